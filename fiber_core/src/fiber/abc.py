@@ -1,0 +1,173 @@
+"""What a third party subclasses: :class:`Backend` and :class:`ResourceProvider`."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import CapabilityError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from fiber.model import (
+        Capacity,
+        Check,
+        Device,
+        Job,
+        JobSpec,
+        JobStatus,
+        Reach,
+    )
+
+__all__ = ["API_VERSION", "Backend", "ResourceProvider"]
+
+#: Version of the contract in this module. A plugin written for another major version, or for a
+#: later minor one, is refused by name.
+API_VERSION = (1, 0)
+
+
+class Backend(abc.ABC):
+    """Runs jobs on one platform.
+
+    Implementations must be thread-safe: every method may be called from any thread at any time.
+    Methods that ask the platform raise :class:`~fiber.exceptions.BackendUnavailableError` when it
+    cannot be asked; failing to ask is never a job state. A job that the platform does not know
+    raises :class:`~fiber.exceptions.UnknownJobError`.
+    """
+
+    #: canonical name, the same as in :class:`~fiber.model.BackendInfo`
+    name: str
+
+    @abc.abstractmethod
+    def submit(self, spec: JobSpec) -> Job:
+        """Start a job; return once the platform has accepted it.
+
+        Raises:
+            SubmitError: the platform refused it, with its own words.
+            CapabilityError: the spec asks for what this backend does not declare.
+            BackendUnavailableError: the platform could not be asked.
+        """
+
+    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
+        """Start all jobs or none within ``timeout`` seconds.
+
+        Raises:
+            SubmitError: not all were accepted in time; those that were have been ended.
+        """
+        raise CapabilityError(self.name, "groups", "submit_group")
+
+    @abc.abstractmethod
+    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        """Yield every change of every job of a run, in order, until :meth:`close` is called.
+
+        One stream a run, resumed by the implementation after a break. The current status of jobs
+        submitted before the call comes first. A terminal status is yielded exactly once.
+        """
+
+    @abc.abstractmethod
+    def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
+        """The present status of many jobs, in their order, in one call to the platform."""
+
+    @abc.abstractmethod
+    def terminate(self, job: Job, *, grace: float = 5.0) -> None:
+        """Ask a job to end (SIGTERM), and kill what is left of it after ``grace`` seconds.
+
+        Returns at once. Idempotent, also after the job's end.
+        """
+
+    @abc.abstractmethod
+    def kill(self, job: Job) -> None:
+        """End a job and all its processes at once (SIGKILL). Idempotent, also after its end."""
+
+    def signal(self, job: Job, index: int, signum: int) -> None:
+        """Send a signal to one process of a job; a process that has ended is no error."""
+        raise CapabilityError(self.name, "fork", "signal")
+
+    def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that a job wrote, complete and in order, without their newlines.
+
+        Args:
+            job: the job.
+            tail: only the last so many lines of those there are.
+            follow: go on until the job has ended.
+        """
+        raise CapabilityError(self.name, "logs", "logs")
+
+    def exec(
+        self,
+        job: Job,
+        argv: Sequence[str],
+        *,
+        stdin: BinaryIO | None = None,
+        tty: bool = False,
+    ) -> int:
+        """Run a program beside a job, its output to ours; return its exit code."""
+        raise CapabilityError(self.name, "exec", "exec")
+
+    def copy(self, src: str, dst: str) -> None:
+        """Copy files to or from a volume, written ``claim:path``."""
+        raise CapabilityError(self.name, "copy", "copy")
+
+    @abc.abstractmethod
+    def list(self, run_id: str | None = None) -> Sequence[Job]:
+        """The jobs that exist, of one run or of all runs of this user."""
+
+    @abc.abstractmethod
+    def cleanup(self, run_id: str) -> None:
+        """End every job of a run and remove everything it left. Idempotent."""
+
+    def prepare_image(self, context: str) -> str:
+        """Build and push the image described in folder ``context``; return its name."""
+        raise CapabilityError(self.name, "images", "prepare_image")
+
+    @abc.abstractmethod
+    def capacity(self) -> Capacity:
+        """The platform's room for jobs."""
+
+    @abc.abstractmethod
+    def reach(self, job: Job) -> Reach:
+        """How the job and the process that submitted it meet."""
+
+    @abc.abstractmethod
+    def check(self) -> Iterable[Check]:
+        """Check the platform end to end, for ``fiber doctor``."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release everything; iterators of :meth:`events` end. Idempotent.
+
+        Jobs of this backend's run that are not detached have ended when this returns.
+        """
+
+
+class ResourceProvider(abc.ABC):
+    """Devices of one kind: how to find them and how a process is told which are its own.
+
+    Instances must be picklable: the process that gets devices asks the provider for its
+    environment.
+    """
+
+    #: the word users write: ``@fiber.meta(gpu=1)``
+    kind: str
+    #: the word Kubernetes and container runtimes share, for example ``nvidia.com/gpu``
+    device_class: str
+
+    @abc.abstractmethod
+    def probe(self) -> Sequence[str]:
+        """An argv that prints this host's devices; ``{python}`` stands for a Python with fiber."""
+
+    @abc.abstractmethod
+    def parse(self, output: str) -> Sequence[Device]:
+        """Devices from what :meth:`probe` printed; an empty sequence where there are none.
+
+        Raises:
+            ResourceError: the output makes no sense, quoted in the message.
+        """
+
+    @abc.abstractmethod
+    def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
+        """Environment that makes a process see exactly these devices."""
+
+

@@ -1,0 +1,176 @@
+"""Every exception that Fiber raises.
+
+::
+
+    FiberError
+     ├─ ConfigError                  a setting is wrong (also ValueError)
+     ├─ PluginError                  a plugin is wrong
+     │   ├─ PluginClashError           two distributions offer the same name
+     │   └─ PluginVersionError         written for another version of the API
+     ├─ BackendError
+     │   ├─ UnknownBackendError        nobody offers that name
+     │   ├─ BackendNotInstalledError   known, and not installed
+     │   ├─ BackendUnavailableError    the platform could not be asked
+     │   ├─ CapabilityError            the backend does not do that
+     │   ├─ SubmitError                the platform refused a job
+     │   ├─ UnknownJobError            the platform does not know that job
+     │   └─ StartError                 a job was accepted and never came up
+     ├─ ResourceError                devices cannot be found or granted
+     ├─ TransportError               (also OSError)
+     │   ├─ HandshakeError             the two sides do not trust or understand each other
+     │   ├─ WireError                  a frame that makes no sense
+     │   └─ PeerLostError              the other side is gone (also EOFError)
+     ├─ ForkedError                  fiber was used in a process that the user's own fork made
+     └─ WorkerCrashedError           a task ended its workers; holds the attempts and the results
+
+Where multiprocessing has an exception (``TimeoutError``, ``ProcessError``, ``MaybeEncodingError``,
+``queue.Empty``, ``EOFError``), Fiber raises that very class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fiber.model.task import Attempt
+
+__all__ = [
+    "BackendError",
+    "BackendNotInstalledError",
+    "BackendUnavailableError",
+    "CapabilityError",
+    "ConfigError",
+    "FiberError",
+    "ForkedError",
+    "HandshakeError",
+    "PeerLostError",
+    "PluginClashError",
+    "PluginError",
+    "PluginVersionError",
+    "ResourceError",
+    "StartError",
+    "SubmitError",
+    "TransportError",
+    "UnknownBackendError",
+    "UnknownJobError",
+    "WireError",
+    "WorkerCrashedError",
+]
+
+
+class FiberError(Exception):
+    """Base of all exceptions of Fiber's own."""
+
+
+class ConfigError(FiberError, ValueError):
+    """A setting is unknown or has a bad value; the text names the key, its origin, what is allowed."""
+
+
+class PluginError(FiberError):
+    """A plugin is broken; the text names its distribution."""
+
+    def __init__(self, message: str, *, plugin: str = "") -> None:
+        super().__init__(message)
+        #: distribution, or registered name, of the plugin
+        self.plugin = plugin
+
+
+class PluginClashError(PluginError):
+    """Two distributions offer the same name."""
+
+
+class PluginVersionError(PluginError):
+    """A plugin was written for another version of the backend API."""
+
+
+class BackendError(FiberError):
+    """Something about a backend or its jobs."""
+
+
+class UnknownBackendError(BackendError):
+    """Nobody offers a backend of that name."""
+
+
+class BackendNotInstalledError(BackendError):
+    """A backend of that name is known, its distribution is not installed."""
+
+
+class BackendUnavailableError(BackendError):
+    """The platform could not be asked."""
+
+
+class CapabilityError(BackendError):
+    """The backend does not do what was asked of it."""
+
+    def __init__(self, backend: str, capability: str, what: str) -> None:
+        super().__init__(backend, capability, what)
+        #: name of the backend
+        self.backend = backend
+        #: field of :class:`~fiber.model.Capabilities` that is not declared
+        self.capability = capability
+        #: what was asked for
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is not supported by {self.backend} (capability {self.capability!r})"
+
+
+class SubmitError(BackendError):
+    """The platform refused a job; the text has its own words."""
+
+
+class UnknownJobError(BackendError):
+    """The platform does not know that job."""
+
+
+class StartError(BackendError):
+    """A job was accepted and its process never said hello; the text tells why."""
+
+
+class ResourceError(FiberError):
+    """Devices cannot be found, read or granted."""
+
+
+class TransportError(FiberError, OSError):
+    """Something about a connection."""
+
+
+class HandshakeError(TransportError):
+    """The two sides do not trust or do not understand each other; the text names both and the fix."""
+
+
+class WireError(TransportError):
+    """A frame that makes no sense; its sender is closed."""
+
+
+class PeerLostError(TransportError, EOFError):
+    """The process at the other end is gone."""
+
+
+class ForkedError(FiberError, RuntimeError):
+    """Fiber was used in a process made by the user's own fork; use fiber.Process there."""
+
+
+class WorkerCrashedError(FiberError):
+    """A task's workers died while it was alone on them, ``max_attempts`` times."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        attempts: Sequence[Attempt] = (),
+        results: Sequence[Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        #: one entry a death: worker, host, reason, last log lines
+        self.attempts = tuple(attempts)
+        #: for ``map``: the results by position, with this error (or the task's own) where one failed
+        self.results = results
+
+    def __reduce__(self) -> Any:
+        return _rebuild_crash, (str(self), self.attempts)
+
+
+def _rebuild_crash(message: str, attempts: Sequence[Attempt]) -> WorkerCrashedError:
+    return WorkerCrashedError(message, attempts=attempts)

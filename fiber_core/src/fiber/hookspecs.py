@@ -1,0 +1,86 @@
+"""Every hook that Fiber calls, and the marker for implementations.
+
+Hooks answer "who can?" and announce events; methods of the chosen object do the work.
+Implementations may accept fewer arguments than a specification names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    import click
+
+    from fiber.abc import Backend, ResourceProvider
+    from fiber.model import (
+        BackendClaim,
+        BackendInfo,
+        Interface,
+        Job,
+        JobSpec,
+        JobStatus,
+        ListenAddress,
+        Peers,
+        Reason,
+    )
+
+#: the pluggy project name and the entry-point group
+PROJECT = "fiber"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+#: marks a function of a plugin as the implementation of the hook of its name
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def fiber_backends() -> Iterable[BackendInfo]:  # type: ignore[empty-body]
+    """Fires when backends are listed or looked up; return those that this plugin offers.
+
+    Making the values must not import an SDK. All answers are collected.
+    """
+
+
+@hookspec
+def fiber_detect_backend(environ: Mapping[str, str]) -> BackendClaim | None:
+    """Fires when no backend was chosen; claim this process where it runs on your platform.
+
+    Two claims are an error that quotes both.
+    """
+
+
+@hookspec(firstresult=True)
+def fiber_submit_job(backend: Backend, spec: JobSpec) -> Job | None:
+    """Fires when a job is submitted; the core's own ``trylast`` answer is ``backend.submit(spec)``.
+
+    Wrap it to label, audit or dry-run.
+    """
+
+
+@hookspec
+def fiber_job_changed(job: Job, previous: JobStatus | None, current: JobStatus) -> None:
+    """Fires after each change of a job's status. Errors are logged, never propagated."""
+
+
+@hookspec
+def fiber_worker_lost(worker: str, cause: Reason, requeued: int, abandoned: int) -> None:
+    """Fires after a pool lost a worker, with the number of tasks that run again or were given up."""
+
+
+@hookspec
+def fiber_resource_providers() -> Iterable[ResourceProvider]:  # type: ignore[empty-body]
+    """Fires when device kinds are looked up; return this plugin's providers, one a kind."""
+
+
+@hookspec(firstresult=True)
+def fiber_listen_address(
+    backend: str, peers: Peers, interfaces: Sequence[Interface]
+) -> ListenAddress | None:
+    """Fires before a process listens; answer where. Must be a pure function of its arguments."""
+
+
+@hookspec
+def fiber_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
+    """Fires when the ``fiber`` command is built; return sub-commands whose bodies import lazily."""

@@ -1,0 +1,45 @@
+"""Frozen values that cross module, package and process borders; no I/O happens here."""
+
+from fiber.model.job import (
+    Capabilities,
+    Capacity,
+    Check,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reach,
+    ReachKind,
+    Reason,
+    ReasonKind,
+    Volume,
+)
+from fiber.model.network import Interface, ListenAddress, Peers
+from fiber.model.plugin import BackendClaim, BackendContext, BackendInfo
+from fiber.model.resource import Allocation, Device, ResourceRequest
+
+__all__ = [
+    "Allocation",
+    "BackendClaim",
+    "BackendContext",
+    "BackendInfo",
+    "Capabilities",
+    "Capacity",
+    "Check",
+    "Device",
+    "Interface",
+    "Job",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "ListenAddress",
+    "Peers",
+    "ProcessStatus",
+    "Reach",
+    "ReachKind",
+    "Reason",
+    "ReasonKind",
+    "ResourceRequest",
+    "Volume",
+]

@@ -1,0 +1,273 @@
+"""Jobs: what is asked of a backend and what it answers."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from fiber.model.resource import ResourceRequest
+
+
+class JobState(enum.Enum):
+    """Where a job or one of its processes stands; states only move forward, save SUSPENDED."""
+
+    #: accepted by the platform, not running yet
+    PENDING = "pending"
+    #: its first process runs
+    RUNNING = "running"
+    #: alive and stopped (SIGSTOP, a frozen container); may run again
+    SUSPENDED = "suspended"
+    #: the platform was asked and does not know; proves no death
+    UNKNOWN = "unknown"
+    #: ended with exit code 0
+    SUCCEEDED = "succeeded"
+    #: ended in any other way
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for states that are never left."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED)
+
+
+class ReasonKind(enum.Enum):
+    """Why a job or process is in its state."""
+
+    #: it called exit, ``number`` is the code
+    EXIT = "exit"
+    #: a signal ended it, ``number`` is the signal
+    SIGNAL = "signal"
+    #: proven out of memory: an engine's word or a cgroup of ours
+    OOM = "oom"
+    #: the platform took its place away
+    EVICTED = "evicted"
+    #: a job of higher priority took its place
+    PREEMPTED = "preempted"
+    #: the image cannot be had or started
+    IMAGE = "image"
+    #: nowhere to run it
+    UNSCHEDULABLE = "unschedulable"
+    #: its node or supervisor was lost with it
+    NODE_LOST = "node_lost"
+    #: silent for longer than its lease
+    LEASE = "lease"
+    #: it could not be started at all (no such program, no permission)
+    START = "start"
+    #: ended, and nobody can say why
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen
+class Reason:
+    """A reason with its number where it has one: ``EXIT(7)``, ``SIGNAL(9)``, ``OOM``."""
+
+    #: what happened
+    kind: ReasonKind
+    #: exit code or signal number
+    number: int | None = None
+
+    @property
+    def counts_as_attempt(self) -> bool:
+        """True where the work itself may be to blame, False where the platform is."""
+        return self.kind not in (
+            ReasonKind.EVICTED,
+            ReasonKind.PREEMPTED,
+            ReasonKind.NODE_LOST,
+            ReasonKind.LEASE,
+        )
+
+    def __str__(self) -> str:
+        name = self.kind.name
+        return name if self.number is None else f"{name}({self.number})"
+
+
+@attrs.frozen(kw_only=True)
+class ProcessStatus:
+    """One of the processes that a job's supervisor forked."""
+
+    #: position within the job, from 0
+    index: int
+    #: where it stands
+    state: JobState
+    #: process id on its host, once it has one
+    pid: int | None = None
+    #: why, for terminal and suspended states
+    reason: Reason | None = None
+    #: exit code, or minus the signal number, once ended
+    exit_code: int | None = None
+    #: one sentence for people, the platform's own words where there are any
+    message: str = ""
+    #: the last lines it wrote
+    log_tail: tuple[str, ...] = ()
+    #: most resident memory it had, in bytes
+    peak_memory: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class JobStatus:
+    """One observation of a job."""
+
+    #: where it stands
+    state: JobState
+    #: why, for states that have a reason
+    reason: Reason | None = None
+    #: exit code of the job's first process, or minus its signal, once ended
+    exit_code: int | None = None
+    #: one sentence for people, the platform's own words where there are any
+    message: str = ""
+    #: host that runs it, once known
+    host: str | None = None
+    #: one entry a process, where the supervisor reports them
+    processes: tuple[ProcessStatus, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Volume:
+    """Storage mounted into a job: ``name`` or an absolute host path, at ``path``."""
+
+    #: name of a volume or claim, or an absolute path on the host
+    source: str
+    #: where the job sees it
+    path: str
+    #: True to forbid writing
+    read_only: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class JobSpec:
+    """A job as it is handed to :meth:`fiber.abc.Backend.submit`."""
+
+    #: the run it belongs to, eight hexadecimal digits
+    run_id: str
+    #: a name for people; backends make a valid and unique one of it
+    name: str
+    #: the program and its arguments, always usable
+    argv: tuple[str, ...] = attrs.field(converter=tuple)
+    #: ``module:function`` that does what argv does in a Python that has fiber; called in a forked
+    #: child as ``function(private, index) -> exit code`` by backends that fork, else unused
+    entry: str | None = None
+    #: environment on top of what the platform gives (local jobs inherit the submitter's)
+    env: Mapping[str, str] = attrs.field(factory=dict)
+    #: names to remove from an inherited environment
+    unset_env: frozenset[str] = frozenset()
+    #: working directory, or the platform's own
+    cwd: str | None = None
+    #: run secret and first instructions; delivered privately, never in argv, labels or logs.
+    #: An argv job finds it on the descriptor that ``FIBER_BOOTSTRAP=fd:<n>`` names.
+    private: bytes | None = attrs.field(default=None, repr=False)
+    #: what it needs
+    resources: ResourceRequest = attrs.field(factory=ResourceRequest)
+    #: image, where the backend runs images
+    image: str | None = None
+    #: processes that the job's supervisor forks, each calling ``entry`` with its index
+    processes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    #: mounted storage
+    volumes: tuple[Volume, ...] = ()
+    #: labels for people and sweeps
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    #: True for a job that outlives the program that submitted it (``fiber run`` without -a)
+    detached: bool = False
+    #: True to prefix each line of output with the job's name on the parent's terminal
+    log_prefix: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """A submitted job: picklable, plain data, no SDK object."""
+
+    #: unique on its backend
+    id: str
+    #: the name asked for
+    name: str
+    #: the run it belongs to
+    run_id: str
+    #: canonical name of the backend that runs it
+    backend: str
+    #: what the backend needs to find it again
+    data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+
+@attrs.frozen(kw_only=True)
+class Capabilities:
+    """What works on a backend; what is not declared is refused early with a sentence."""
+
+    #: ``logs`` returns lines
+    logs: bool = False
+    #: ``logs(follow=True)`` follows
+    follow_logs: bool = False
+    #: ``exec`` runs a program beside a job
+    exec: bool = False
+    #: ``copy`` moves files
+    copy: bool = False
+    #: jobs run in images
+    images: bool = False
+    #: ``volumes`` of a spec are mounted
+    volumes: bool = False
+    #: ``cpu`` of a request is enforced
+    cpu_limit: bool = False
+    #: ``memory`` of a request is enforced
+    memory_limit: bool = False
+    #: kinds in ``devices`` of a request are granted
+    devices: bool = False
+    #: ``submit_group`` is all or none
+    groups: bool = False
+    #: ``detached`` jobs outlive their submitter
+    detached: bool = False
+    #: ``entry`` is called in a forked child; more than one process a job works
+    fork: bool = False
+    #: SUSPENDED is noticed and reported
+    suspend: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """The declared ones, sorted."""
+        return tuple(sorted(k for k, v in attrs.asdict(self).items() if v))
+
+
+@attrs.frozen(kw_only=True)
+class Capacity:
+    """Room for jobs, now; None where the platform cannot tell."""
+
+    #: CPUs in all
+    cpus: float | None = None
+    #: memory in MB in all
+    memory: int | None = None
+    #: free devices by kind
+    devices: Mapping[str, int] = attrs.field(factory=dict)
+
+
+class ReachKind(enum.Enum):
+    """How a job and its parent meet."""
+
+    #: the job dials its parent's listener
+    DIRECT = "direct"
+    #: the backend opens a stream to the job and the core forwards over it
+    REVERSED = "reversed"
+    #: they cannot meet
+    NONE = "none"
+
+
+@attrs.frozen
+class Reach:
+    """How a job and its parent meet, and why."""
+
+    #: the way
+    kind: ReachKind
+    #: one sentence
+    why: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One line of ``fiber doctor``."""
+
+    #: what was checked
+    name: str
+    #: True where it is as it should be
+    ok: bool
+    #: what was found
+    detail: str = ""
+    #: the one command or sentence that mends it
+    fix: str = ""

@@ -1,0 +1,48 @@
+"""Where processes listen: interfaces, peers and addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Interface:
+    """One network interface of this host with one of its addresses."""
+
+    #: the system's name, for example "eth0"
+    name: str
+    #: numeric IPv4 or IPv6 address
+    address: str
+    #: True for addresses that never leave the host
+    is_loopback: bool = False
+    #: True where the interface is up
+    is_up: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Peers:
+    """Who will dial the listener that is about to be made."""
+
+    #: True where every peer runs on this host and sees its file system
+    same_host: bool
+    #: the run directory, where sockets of this host live; socket paths stay below 100 bytes
+    directory: str
+    #: a name unique within the run, usable as a file name
+    name: str
+    #: settings of the selected backend, its own attrs value
+    config: Any = None
+    #: the environment of this process
+    environ: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class ListenAddress:
+    """Where to bind and what to tell peers."""
+
+    #: an nng URL: ``ipc://…``, ``tls+tcp://host:0`` or (explicitly unsafe) ``tcp://host:0``
+    bind_url: str
+    #: host that peers dial, where it differs from the bound one (``tls+tcp`` and ``tcp`` only)
+    advertise_host: str | None = None

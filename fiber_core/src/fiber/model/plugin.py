@@ -1,0 +1,60 @@
+"""What hooks return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from fiber.model.job import Capabilities
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend, ResourceProvider
+
+
+@attrs.frozen(kw_only=True)
+class BackendContext:
+    """What a backend is given when it is loaded."""
+
+    #: the backend's own settings: an instance of its ``BackendInfo.config`` class, or None
+    config: Any = None
+    #: installed resource providers by kind
+    providers: Mapping[str, ResourceProvider] = attrs.field(factory=dict)
+    #: the run that this process belongs to; None for commands that only look
+    run_id: str | None = None
+    #: folder of the run on this host, 0700, made by the core; None for commands that only look
+    run_directory: str | None = None
+    #: seconds of silence after which a supervisor or job is given up; None: the backend's own
+    lease: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class BackendInfo:
+    """A backend as its plugin announces it; making this value imports no SDK."""
+
+    #: canonical name, as in ``FIBER_BACKEND``
+    name: str
+    #: other accepted names
+    aliases: tuple[str, ...] = ()
+    #: version of the backend API it was written for, see ``fiber.abc.API_VERSION``
+    api: tuple[int, int] = (1, 0)
+    #: one line for ``fiber plugins``
+    summary: str = ""
+    #: what works on it
+    capabilities: Capabilities = attrs.field(factory=Capabilities)
+    #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
+    #: ``[<name>]`` of the configuration file
+    config: type | None = None
+    #: makes the backend; imports the SDK
+    load: Callable[[BackendContext], Backend] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class BackendClaim:
+    """A plugin's word that this process runs on its platform."""
+
+    #: canonical name of the backend
+    name: str
+    #: what was seen, for the error when two claim
+    evidence: str
