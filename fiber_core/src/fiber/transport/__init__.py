@@ -1,0 +1,1 @@
+"""Connections between the processes of a run; the only importer of pynng."""

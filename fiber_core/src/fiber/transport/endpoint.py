@@ -1,0 +1,286 @@
+"""The listening side of a process: proves peers, puts messages together, keeps to their windows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fiber.exceptions import HandshakeError, TransportError, WireError
+from fiber.model.network import ListenAddress
+from fiber.transport import wire
+from fiber.transport.handshake import Hello, Listener
+from fiber.transport.identity import Credentials
+from fiber.transport.nng import ListeningSocket
+from fiber.transport.reactor import Reactor
+from fiber.transport.wire import Kind, Message
+
+log = logging.getLogger("fiber")
+
+#: seconds that a peer has to prove who it is
+PROOF_TIMEOUT = 10.0
+#: frames read in one turn before other events get theirs
+_TURN = 128
+
+
+class Service(Protocol):
+    """What answers messages for one target; called on the handler thread, must not wait."""
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        """Take one message."""
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """A proven peer is gone."""
+
+
+class Peer:
+    """A process that dialled us and proved that it is of this run."""
+
+    def __init__(self, endpoint: Endpoint, pipe: int) -> None:
+        self._endpoint = endpoint
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._acked = 0
+        self._waiting: deque[tuple[Kind, int, int, int, list[wire.Buffer]]] = deque()
+        self._assembler = wire.Assembler()
+        self._listener: Listener | None = None
+        #: who it is; None until it has proved it
+        self.hello: Hello | None = None
+        #: False once its pipe is closed
+        self.alive = True
+        #: services leave their own state here, by target
+        self.state: dict[int, object] = {}
+
+    @property
+    def ident(self) -> str:
+        """Its identity within the run."""
+        return self.hello.ident if self.hello is not None else ""
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
+
+    def send(
+        self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
+    ) -> None:
+        """Send a message, now or when the peer has taken in what is on its way.
+
+        Callable from any thread; returns at once; nothing happens where the peer is gone.
+        """
+        frames = wire.split(kind, target, number, segments, max_frame=self._endpoint.max_frame)
+        with self._lock:
+            if not self.alive:
+                return
+            self._waiting.extend(frames)
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._waiting and self._sent - self._acked < wire.WINDOW:
+            kind, target, number, size, pieces = self._waiting.popleft()
+            self._sent += 1
+            head = wire.header(kind, target=target, id=number, size=size)
+            self._endpoint.transmit(self._pipe, head, pieces)
+
+    def acknowledged(self, ack: int) -> None:
+        """Note how many frames the peer has taken in.
+
+        Raises:
+            WireError: more than were sent.
+        """
+        with self._lock:
+            taken = (ack - self._acked) & 0xFFFFFFFF
+            if not taken:
+                return
+            if taken > self._sent - self._acked:
+                msg = f"a peer acknowledges {taken} frames of {self._sent - self._acked}"
+                raise WireError(msg)
+            self._acked += taken
+            self._flush()
+
+    def close(self) -> None:
+        """Cut it off; its services hear of it as of any loss."""
+        self._endpoint.cut(self._pipe)
+
+    # -- for the endpoint only
+
+    def prove(self, frame: wire.Frame, make: Callable[[], Listener]) -> bool:
+        """Take a frame of the handshake; True once the peer is proven."""
+        if self._listener is None:
+            self._listener = make()
+        kind, body = self._listener.receive(frame)
+        head = wire.header(kind, size=len(body))
+        self._endpoint.transmit(self._pipe, head, [body])
+        if kind is Kind.REFUSE:
+            msg = f"refused a peer: {body.decode()}"
+            raise HandshakeError(msg)
+        self.hello = self._listener.peer
+        return self.hello is not None
+
+    def assemble(self, frame: wire.Frame) -> Message | None:
+        """Take a frame of a proven peer; the message that it completes, if it does."""
+        return self._assembler.feed(frame)
+
+    def gone(self) -> None:
+        """The pipe is closed."""
+        with self._lock:
+            self.alive = False
+            self._waiting.clear()
+
+
+class Endpoint:
+    """One listening socket with any number of addresses, one port each, served by a reactor."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        hello: Hello,
+        reactor: Reactor,
+        *,
+        max_frame: int = wire.MAX_FRAME,
+        proof_timeout: float = PROOF_TIMEOUT,
+    ) -> None:
+        self.credentials = credentials
+        self.hello = hello
+        self.max_frame = max_frame
+        self._reactor = reactor
+        self._proof_timeout = proof_timeout
+        self._services: dict[int, Service] = {}
+        self._peers: dict[int, Peer] = {}
+        self._complaints: set[str] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+        #: what peers dial, one URL for each :meth:`listen`
+        self.urls: list[str] = []
+        self._socket = ListeningSocket(
+            on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)), max_frame=max_frame
+        )
+        reactor.add_reader(self._socket.fd, self._readable)
+
+    def listen(self, address: ListenAddress) -> str:
+        """Listen on one more address; return the URL that peers dial.
+
+        Raises:
+            TransportError: the address cannot be bound.
+        """
+        with self._lock:
+            if address.bind_url.startswith("tls+"):
+                self.credentials = self.credentials.with_certificate()
+            elif address.bind_url.startswith("tcp:"):
+                log.warning(
+                    "fiber: %s is not encrypted; use tls+tcp:// on any network that others share",
+                    address.bind_url,
+                )
+            url = self._socket.listen(address.bind_url, self.credentials)
+            if address.advertise_host is not None:
+                scheme, _, rest = url.partition("://")
+                url = f"{scheme}://{address.advertise_host}:{rest.rpartition(':')[2]}"
+            self.urls.append(url)
+            return url
+
+    def serve(self, target: int, service: Service) -> None:
+        """Have ``service`` answer messages for ``target``."""
+        self._services[target] = service
+
+    def withdraw(self, target: int) -> None:
+        """Answer messages for ``target`` no more."""
+        self._services.pop(target, None)
+
+    def peers(self) -> list[Peer]:
+        """The proven peers."""
+        return [peer for peer in list(self._peers.values()) if peer.hello is not None]
+
+    def close(self) -> None:
+        """Close every pipe and every listener; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reactor.remove_reader(self._socket.fd)
+        for peer in list(self._peers.values()):
+            peer.gone()
+        self._socket.close()
+
+    def transmit(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
+        """Hand one frame to nng; for :class:`Peer`."""
+        if self._closed:
+            return
+        try:
+            self._socket.send(pipe, head, pieces)
+        except TransportError as error:
+            # closed between the check and the call; peers see the pipe go
+            log.debug("fiber: a frame could not be sent: %s", error)
+
+    def cut(self, pipe: int) -> None:
+        """Close one pipe; for :class:`Peer`."""
+        if not self._closed:
+            self._socket.close_pipe(pipe)
+
+    def _readable(self) -> None:
+        for _ in range(_TURN):
+            if self._closed:
+                return
+            received = self._socket.receive()
+            if received is None:
+                return
+            pipe, data = received
+            peer = self._peers.get(pipe)
+            if peer is None:
+                peer = self._peers[pipe] = Peer(self, pipe)
+                self._reactor.call_later(
+                    self._proof_timeout, lambda peer=peer: self._too_late(peer)
+                )
+            elif not peer.alive:
+                continue
+            try:
+                self._take(peer, data)
+            except (WireError, HandshakeError) as error:
+                self._complain(peer, error)
+                peer.gone()
+                # a refusal on its way is let out before the pipe is cut
+                self._reactor.call_later(0.05, peer.close)
+
+    def _take(self, peer: Peer, data: bytes) -> None:
+        if peer.hello is None:
+            if len(data) > wire.MAX_UNPROVEN:
+                msg = f"{len(data)} bytes from a peer that has not proved who it is"
+                raise WireError(msg)
+            peer.prove(wire.parse(data), lambda: Listener(self.credentials, self.hello))
+            return
+        frame = wire.parse(data)
+        peer.acknowledged(frame.ack)
+        if frame.kind is Kind.GRANT:
+            return
+        if frame.is_handshake:
+            msg = f"{frame.kind.name} from a peer that is proven already"
+            raise WireError(msg)
+        message = peer.assemble(frame)
+        if message is None:
+            return
+        service = self._services.get(message.target)
+        if service is not None:
+            service.on_message(peer, message)
+        elif message.kind is Kind.CALL:
+            peer.send(Kind.ERROR, message.target, message.id)
+
+    def _too_late(self, peer: Peer) -> None:
+        if peer.hello is None and peer.alive:
+            self._complain(peer, HandshakeError("a peer did not prove who it is in time"))
+            peer.gone()
+            peer.close()
+
+    def _complain(self, peer: Peer, error: Exception) -> None:
+        # once for each kind of complaint: a stranger must not fill our log
+        text = str(error)
+        if len(self._complaints) < 32 and text not in self._complaints:
+            self._complaints.add(text)
+            log.warning("fiber: closed %r: %s", peer, text)
+
+    def _lost(self, pipe: int) -> None:
+        peer = self._peers.pop(pipe, None)
+        if peer is None:
+            return
+        peer.gone()
+        if peer.hello is not None:
+            for service in list(self._services.values()):
+                service.on_peer_lost(peer)

@@ -1,0 +1,235 @@
+"""How two processes prove to each other that they belong to one run; pure, no sockets.
+
+::
+
+    dialler                               listener
+    HELLO     versions, who, nonce_d  ->
+                                      <-  CHALLENGE  nonce_l, HMAC("listener", hello, nonce_l)
+    PROOF     HMAC("dialler", hello,
+                   nonce_d, nonce_l)  ->
+                                      <-  WELCOME    versions, who     (or REFUSE, with words)
+
+A challenge-response in the manner of RFC 2104 HMACs with SHA-256, a direction label in each, and
+fresh 32-byte nonces, so that nothing can be replayed or reflected. Bodies are JSON: nothing is
+unpickled before both proofs are good, and versions are only compared after it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import sys
+from importlib import metadata
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import HandshakeError
+from fiber.transport import wire
+from fiber.transport.identity import Credentials
+
+_NONCE = 32
+
+
+@attrs.frozen(kw_only=True)
+class Hello:
+    """Who a process says it is, and what it runs."""
+
+    #: its identity within the run, given by the process that started it
+    ident: str
+    #: its process id on its host
+    pid: int
+    #: its host's name
+    host: str
+    #: versions of what must agree
+    fiber: str
+    #: major and minor version of Python
+    python: str
+    #: version of cloudpickle
+    cloudpickle: str
+
+    @classmethod
+    def mine(cls, ident: str) -> Hello:
+        """This process."""
+        import platform
+
+        return cls(
+            ident=ident,
+            pid=os.getpid(),
+            host=platform.node(),
+            fiber=metadata.version("fiber-core"),
+            python=f"{sys.version_info[0]}.{sys.version_info[1]}",
+            cloudpickle=metadata.version("cloudpickle"),
+        )
+
+    @classmethod
+    def from_json(cls, data: Any) -> Hello:
+        """Read what a peer said; raises HandshakeError where it makes no sense."""
+        try:
+            return cls(
+                ident=_text(data["ident"]),
+                pid=int(data["pid"]),
+                host=_text(data["host"]),
+                fiber=_text(data["fiber"]),
+                python=_text(data["python"]),
+                cloudpickle=_text(data["cloudpickle"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            msg = "a peer's hello makes no sense"
+            raise HandshakeError(msg) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 255:
+        raise ValueError(value)
+    return value
+
+
+def disagreement(mine: Hello, theirs: Hello) -> str | None:
+    """Why two processes cannot work together, with the fix; None where they can."""
+    here, there = f"{mine.host} (pid {mine.pid})", f"{theirs.host} (pid {theirs.pid})"
+    for what, package, a, b in (
+        ("fiber", "fiber-core", mine.fiber, theirs.fiber),
+        ("cloudpickle", "cloudpickle", mine.cloudpickle, theirs.cloudpickle),
+    ):
+        if a.split(".")[:2] != b.split(".")[:2]:
+            return (
+                f"{what} is {a} on {here} and {b} on {there}; install the same one on both: "
+                f"pip install '{package}=={a}'"
+            )
+    if mine.python != theirs.python:
+        return (
+            f"Python is {mine.python} on {here} and {theirs.python} on {there}; functions cannot be "
+            "sent between them: use the same minor version on both"
+        )
+    return None
+
+
+def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    digest = hmac.new(key, label, "sha256")
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _load(body: wire.Buffer) -> dict[str, Any]:
+    try:
+        data = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        msg = "a peer's handshake is not JSON"
+        raise HandshakeError(msg) from error
+    if not isinstance(data, dict):
+        msg = "a peer's handshake is not a JSON object"
+        raise HandshakeError(msg)
+    return data
+
+
+def _hex(data: dict[str, Any], key: str) -> bytes:
+    try:
+        value = bytes.fromhex(data[key])
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"a peer's handshake lacks {key}"
+        raise HandshakeError(msg) from error
+    if len(value) != _NONCE:
+        msg = f"a peer's {key} has {len(value)} bytes, expected {_NONCE}"
+        raise HandshakeError(msg)
+    return value
+
+
+def _expect(frame: wire.Frame, *kinds: wire.Kind) -> None:
+    if frame.kind not in kinds or len(frame.body) != frame.size:
+        msg = f"a peer sent {frame.kind.name} where {kinds[0].name} was expected"
+        raise HandshakeError(msg)
+
+
+class Dialler:
+    """The dialling side: send :meth:`hello`, feed frames to :meth:`receive` until done."""
+
+    def __init__(self, credentials: Credentials, hello: Hello) -> None:
+        self._key = credentials.key
+        self._mine = hello
+        self._nonce = secrets.token_bytes(_NONCE)
+        self._hello = json.dumps(
+            {**attrs.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
+        ).encode()
+        #: the listener, once it has welcomed us
+        self.peer: Hello | None = None
+        self._proven = False
+
+    def hello(self) -> tuple[wire.Kind, bytes]:
+        """The first frame to send."""
+        return wire.Kind.HELLO, self._hello
+
+    def receive(self, frame: wire.Frame) -> tuple[wire.Kind, bytes] | None:
+        """Take one frame; return the next to send, or None once :attr:`peer` is set.
+
+        Raises:
+            HandshakeError: the listener is of another run, refused us, or disagrees in versions.
+        """
+        if frame.kind is wire.Kind.REFUSE:
+            # before the listener's proof its words are a stranger's
+            words = str(_load(frame.body).get("why", ""))[:500] if self._proven else ""
+            raise HandshakeError(words or "refused: the listener is not of this run")
+        if not self._proven:
+            _expect(frame, wire.Kind.CHALLENGE)
+            data = _load(frame.body)
+            nonce = _hex(data, "nonce")
+            expected = _mac(self._key, b"fiber listener", self._hello, nonce)
+            if not hmac.compare_digest(expected, _hex(data, "proof")):
+                msg = "the listener could not prove that it is of this run"
+                raise HandshakeError(msg)
+            self._proven = True
+            proof = _mac(self._key, b"fiber dialler", self._hello, self._nonce, nonce)
+            return wire.Kind.PROOF, json.dumps({"proof": proof.hex()}).encode()
+        _expect(frame, wire.Kind.WELCOME)
+        self.peer = Hello.from_json(_load(frame.body))
+        return None
+
+
+class Listener:
+    """The listening side of one pipe: feed frames to :meth:`receive` until done."""
+
+    def __init__(self, credentials: Credentials, mine: Hello) -> None:
+        self._credentials = credentials
+        self._mine = mine
+        self._hello = b""
+        self._theirs: Hello | None = None
+        self._nonce = b""
+        self._nonce_dialler = b""
+        #: the dialler, once it has proved itself
+        self.peer: Hello | None = None
+
+    def receive(self, frame: wire.Frame) -> tuple[wire.Kind, bytes]:
+        """Take one frame; return the answer. After a REFUSE the pipe is to be closed.
+
+        Raises:
+            HandshakeError: the dialler is no process of this run; close it, answer nothing.
+        """
+        if self._theirs is None:
+            _expect(frame, wire.Kind.HELLO)
+            self._hello = bytes(frame.body)
+            data = _load(self._hello)
+            if data.get("run") != self._credentials.run_id:
+                msg = "a process of another run dialled this one"
+                raise HandshakeError(msg)
+            self._nonce_dialler = _hex(data, "nonce")
+            self._theirs = Hello.from_json(data)
+            self._nonce = secrets.token_bytes(_NONCE)
+            proof = _mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
+            answer = {"nonce": self._nonce.hex(), "proof": proof.hex()}
+            return wire.Kind.CHALLENGE, json.dumps(answer).encode()
+        _expect(frame, wire.Kind.PROOF)
+        expected = _mac(
+            self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialler, self._nonce
+        )
+        if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):
+            msg = "a peer could not prove that it is of this run"
+            raise HandshakeError(msg)
+        why = disagreement(self._mine, self._theirs)
+        if why is not None:
+            return wire.Kind.REFUSE, json.dumps({"why": why}).encode()
+        self.peer = self._theirs
+        return wire.Kind.WELCOME, json.dumps(attrs.asdict(self._mine)).encode()

@@ -1,0 +1,259 @@
+"""Frame layout: what one nng message between two processes of a run looks like; no sockets here.
+
+A *message* is a header and a body of any size. It travels as one *frame* where it fits, else as
+one frame and as many ``PART`` frames as it takes, so that no nng message is larger than
+``max_frame``. Frames of several messages may be interleaved; those of one message keep their order.
+
+Header, little-endian, 32 bytes::
+
+    2s  magic    b"FB"
+    B   version  of this layout
+    B   kind     see Kind
+    I   ack      frames taken in so far by the dialling side, modulo 2**32 (0 from the listener)
+    Q   target   the object the message is for, 0 is the process itself
+    Q   id       chosen by the sender; a REPLY or ERROR carries its CALL's
+    Q   size     bytes of the whole body; in a PART, the offset of its bytes
+
+Object bodies (``pack``/``unpack``): ``I`` count of out-of-band buffers, ``Q`` length of the pickle,
+``Q`` length of each buffer, then the pickle and the buffers.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from fiber.exceptions import WireError
+
+VERSION = 1
+MAGIC = b"FB"
+HEADER = struct.Struct("<2sBBIQQQ")
+
+#: largest frame, and nng's receive limit; a setting may lower it for tests
+MAX_FRAME = 4 * 2**20
+#: largest frame from a peer that has not proved who it is
+MAX_UNPROVEN = 64 * 2**10
+#: frames the listener may have on the way to a peer; nng drops replies beyond 64
+WINDOW = 16
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for."""
+
+    HELLO = 1
+    CHALLENGE = 2
+    PROOF = 3
+    WELCOME = 4
+    REFUSE = 5
+    CALL = 16
+    REPLY = 17
+    ERROR = 18
+    CAST = 19
+    PART = 20
+    GRANT = 21
+    BYE = 22
+    # a pool and its workers
+    ASK = 32
+    TASKS = 33
+    DONE = 34
+    REVOKE = 35
+    KEPT = 36
+    RETIRE = 37
+    FUNCTION = 38
+    MISSING = 39
+    BROKEN = 40
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+_HANDSHAKE = frozenset({Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.REFUSE})
+
+
+@attrs.define(slots=True)
+class Message:
+    """A whole message as it was received."""
+
+    #: what it is for
+    kind: Kind
+    #: the object it is for
+    target: int
+    #: the sender's number for it, or its CALL's
+    id: int
+    #: the body, a view that stays valid as long as it is referenced
+    body: memoryview
+
+
+@attrs.define(slots=True)
+class Frame:
+    """One parsed frame."""
+
+    kind: Kind
+    ack: int
+    target: int
+    id: int
+    size: int
+    body: memoryview
+
+    @property
+    def is_handshake(self) -> bool:
+        """True for the kinds that come before a peer has proved who it is."""
+        return self.kind in _HANDSHAKE
+
+
+def parse(data: Buffer) -> Frame:
+    """Read one frame.
+
+    Raises:
+        WireError: too short, another magic or version, an unknown kind, a body larger than its size.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER.size:
+        msg = f"frame of {len(view)} bytes is shorter than a header"
+        raise WireError(msg)
+    magic, version, kind, ack, target, number, size = HEADER.unpack_from(view)
+    if magic != MAGIC:
+        msg = f"frame begins with {magic!r}, expected {MAGIC!r}"
+        raise WireError(msg)
+    if version != VERSION:
+        msg = f"frame of protocol version {version}, this fiber speaks {VERSION}"
+        raise WireError(msg)
+    known = _KINDS.get(kind)
+    if known is None:
+        msg = f"frame of unknown kind {kind}"
+        raise WireError(msg)
+    body = view[HEADER.size :]
+    if known is not Kind.PART and len(body) > size:
+        msg = f"frame has {len(body)} bytes of body, its message {size}"
+        raise WireError(msg)
+    return Frame(known, ack, target, number, size, body)
+
+
+def header(kind: Kind, *, ack: int = 0, target: int = 0, id: int = 0, size: int = 0) -> bytes:  # noqa: A002 - the field's name
+    """The header of one frame."""
+    return HEADER.pack(MAGIC, VERSION, kind, ack & 0xFFFFFFFF, target, id, size)
+
+
+def split(
+    kind: Kind, target: int, number: int, segments: Sequence[Buffer], *, max_frame: int = MAX_FRAME
+) -> Iterator[tuple[Kind, int, int, int, list[Buffer]]]:
+    """Cut a message into frames: ``(kind, target, id, size or offset, pieces)`` each.
+
+    The pieces are views of the given segments; nothing is copied here.
+    """
+    room = max_frame - HEADER.size
+    total = sum(len(segment) for segment in segments)
+    if total <= room:
+        yield kind, target, number, total, list(segments)
+        return
+    offset = 0
+    pieces: list[Buffer] = []
+    filled = 0
+    for segment in segments:
+        view = memoryview(segment)
+        while len(view):
+            taken = view[: room - filled]
+            pieces.append(taken)
+            filled += len(taken)
+            view = view[len(taken) :]
+            if filled == room:
+                yield _part(kind, target, number, total, offset, pieces)
+                offset, pieces, filled = offset + filled, [], 0
+    if pieces:
+        yield _part(kind, target, number, total, offset, pieces)
+
+
+def _part(
+    kind: Kind, target: int, number: int, total: int, offset: int, pieces: list[Buffer]
+) -> tuple[Kind, int, int, int, list[Buffer]]:
+    if offset == 0:
+        return kind, target, number, total, pieces
+    return Kind.PART, target, number, offset, pieces
+
+
+class Assembler:
+    """Puts the frames of one peer's messages together again; pure."""
+
+    def __init__(self, *, max_partial: int = 64) -> None:
+        # what a peer may leave unfinished at once; more is not honest traffic
+        self._max_partial = max_partial
+        self._partial: dict[tuple[int, int], tuple[Kind, int, bytearray]] = {}
+
+    def feed(self, frame: Frame) -> Message | None:
+        """Take one frame; return the message that it completes, if it does.
+
+        Raises:
+            WireError: a part that nobody announced, out of order, or beyond its message's size.
+        """
+        key = (frame.target, frame.id)
+        if frame.kind is not Kind.PART:
+            if len(frame.body) == frame.size:
+                return Message(frame.kind, frame.target, frame.id, frame.body)
+            if key in self._partial or len(self._partial) >= self._max_partial:
+                msg = f"message {frame.id} begins again, or too many are unfinished"
+                raise WireError(msg)
+            if not len(frame.body):
+                msg = f"message {frame.id} begins with an empty frame"
+                raise WireError(msg)
+            # grown as bytes come: an announced size alone costs no memory
+            self._partial[key] = (frame.kind, frame.size, bytearray(frame.body))
+            return None
+        entry = self._partial.get(key)
+        if entry is None:
+            msg = f"part of message {frame.id}, which never began"
+            raise WireError(msg)
+        kind, size, buffer = entry
+        if frame.size != len(buffer) or len(buffer) + len(frame.body) > size or not frame.body:
+            msg = f"part of message {frame.id} at {frame.size}, expected {len(buffer)} of {size}"
+            raise WireError(msg)
+        buffer += frame.body
+        if len(buffer) < size:
+            return None
+        del self._partial[key]
+        return Message(kind, frame.target, frame.id, memoryview(buffer))
+
+
+_COUNT = struct.Struct("<I")
+
+
+def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Segments of an object body: a pickle and its out-of-band buffers."""
+    lengths = struct.pack(
+        f"<I{1 + len(buffers)}Q", len(buffers), len(pickled), *(len(b) for b in buffers)
+    )
+    return [lengths, pickled, *buffers]
+
+
+def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
+    """The pickle and the buffers of an object body, as views.
+
+    Raises:
+        WireError: the lengths do not add up.
+    """
+    try:
+        (count,) = _COUNT.unpack_from(body)
+        if count > len(body) // 8:
+            msg = f"object body announces {count} buffers in {len(body)} bytes"
+            raise WireError(msg)
+        lengths = struct.unpack_from(f"<{1 + count}Q", body, _COUNT.size)
+    except struct.error as error:
+        msg = f"object body of {len(body)} bytes is cut short"
+        raise WireError(msg) from error
+    start = _COUNT.size + 8 * (1 + count)
+    if start + sum(lengths) != len(body):
+        msg = f"object body of {len(body)} bytes, its parts need {start + sum(lengths)}"
+        raise WireError(msg)
+    views = []
+    for length in lengths:
+        views.append(body[start : start + length])
+        start += length
+    return views[0], views[1:]
+
+
+def joined(segments: Iterable[Buffer]) -> bytes:
+    """All segments in one."""
+    return b"".join(segments)
