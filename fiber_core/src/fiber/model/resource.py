@@ -53,7 +53,7 @@ class Device:
     kind: str
     #: what the device's own software calls it (an NVIDIA UUID or index)
     id: str
-    #: position on its host, from 0
+    #: number on its host, from 0; parts of one partitioned device share it
     index: int
     #: model name for people
     name: str = ""

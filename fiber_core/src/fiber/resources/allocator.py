@@ -1,0 +1,91 @@
+"""Which device is free: grants whole devices of one host to jobs, lowest index first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fiber.exceptions import ResourceError
+from fiber.model.resource import Allocation, Device
+
+__all__ = ["Allocator"]
+
+
+class Allocator:
+    """Grants each device to one job at a time.
+
+    A state machine without I/O, locks or waiting: its owner serialises the calls, and asks again
+    for those that were told None after a :meth:`release`. Which devices a job gets follows from
+    the order of calls alone.
+
+    Args:
+        devices: all devices of the host, of any kinds.
+
+    Raises:
+        ResourceError: two devices of one kind have the same id.
+    """
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._devices: dict[str, tuple[Device, ...]] = {}
+        self._granted: dict[str, Allocation] = {}
+        ordered = sorted(devices, key=lambda device: (device.kind, device.index, device.id))
+        seen: set[tuple[str, str]] = set()
+        for device in ordered:
+            if (device.kind, device.id) in seen:
+                msg = f"device {device.id!r} of kind {device.kind!r} is listed twice on this host"
+                raise ResourceError(msg)
+            seen.add((device.kind, device.id))
+            self._devices[device.kind] = (*self._devices.get(device.kind, ()), device)
+
+    def allocate(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
+        """Grant a job all the devices it asks for, or none.
+
+        Args:
+            job_id: who gets them; until :meth:`release` is called with it.
+            counts: how many by kind.
+
+        Returns:
+            The allocation, or None while too many are granted to other jobs.
+
+        Raises:
+            ResourceError: this host will never have that many; the text says how many it has.
+            ValueError: the job holds an allocation already, or a count is negative.
+        """
+        if job_id in self._granted:
+            msg = f"job {job_id!r} already holds devices; release them first"
+            raise ValueError(msg)
+        for kind, count in sorted(counts.items()):
+            if count < 0:
+                msg = f"job {job_id!r} asks for {count} devices of kind {kind!r}"
+                raise ValueError(msg)
+            total = len(self._devices.get(kind, ()))
+            if count > total:
+                msg = (
+                    f"job {job_id!r} asks for {count} of {kind!r} and this host has {total}; "
+                    f"ask for fewer or run it where there are more"
+                )
+                raise ResourceError(msg)
+        taken = self._taken()
+        granted: list[Device] = []
+        for kind, count in sorted(counts.items()):
+            free = [d for d in self._devices.get(kind, ()) if (kind, d.id) not in taken]
+            if count > len(free):
+                return None
+            granted.extend(free[:count])
+        allocation = Allocation(job_id=job_id, devices=tuple(granted))
+        self._granted[job_id] = allocation
+        return allocation
+
+    def release(self, job_id: str) -> None:
+        """Take back what a job was granted; a job that holds nothing is no error."""
+        self._granted.pop(job_id, None)
+
+    def free(self) -> Mapping[str, int]:
+        """Devices that nobody holds, by kind; every kind of the host is named, also with 0."""
+        taken = self._taken()
+        return {
+            kind: sum((kind, device.id) not in taken for device in devices)
+            for kind, devices in self._devices.items()
+        }
+
+    def _taken(self) -> set[tuple[str, str]]:
+        return {(d.kind, d.id) for held in self._granted.values() for d in held.devices}

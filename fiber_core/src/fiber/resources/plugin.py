@@ -1,0 +1,19 @@
+"""The built-in resource providers, offered through the hook that third parties use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fiber.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from fiber.abc import ResourceProvider
+
+
+@hookimpl
+def fiber_resource_providers() -> Iterable[ResourceProvider]:
+    """Offer NVIDIA GPUs, kind ``gpu``."""
+    from fiber.resources.nvidia import NvidiaProvider
+
+    return (NvidiaProvider(),)

@@ -1,0 +1,123 @@
+import json
+import os
+import sys
+
+import attrs
+import pytest
+
+from fiber.abc import ResourceProvider
+from fiber.exceptions import ResourceError
+from fiber.model import Device
+from fiber.resources.probe import check_devices, probe, probe_argv
+
+
+class Scripted(ResourceProvider):
+    """Devices of kind "box", found by a Python script that prints their ids as JSON."""
+
+    kind = "box"
+    device_class = "example.org/box"
+
+    def __init__(self, script, argv=None):
+        self.argv = argv or ("{python}", "-c", script)
+
+    def probe(self):
+        return self.argv
+
+    def parse(self, output):
+        return [
+            Device(kind="box", id=name, index=index)
+            for index, name in enumerate(json.loads(output))
+        ]
+
+    def environment(self, devices):
+        return {"BOXES": ",".join(device.id for device in devices)}
+
+
+def test_devices_are_what_the_probe_printed():
+    devices = probe(Scripted('print(\'["a", "b"]\')'))
+
+    assert [device.id for device in devices] == ["a", "b"]
+
+
+def test_the_probe_runs_with_this_python_unless_another_is_named():
+    provider = Scripted("pass")
+
+    assert probe_argv(provider)[0] == sys.executable
+    assert probe_argv(provider, python="/opt/python")[0] == "/opt/python"
+
+
+def test_the_probe_gets_the_environment_that_it_is_given():
+    script = "import os, json; print(json.dumps([os.environ['BOX']]))"
+
+    devices = probe(Scripted(script), environ={**os.environ, "BOX": "mine"})
+
+    assert devices[0].id == "mine"
+
+
+def test_what_the_probe_says_on_stderr_is_no_answer():
+    script = "import sys; print('a warning', file=sys.stderr); print('[]')"
+
+    assert probe(Scripted(script)) == ()
+
+
+def test_a_probe_that_fails_is_quoted_with_its_command():
+    script = "import sys; sys.exit('driver is on holiday')"
+
+    with pytest.raises(ResourceError, match=r"'box' devices.* -c .* code 1: driver is on holiday"):
+        probe(Scripted(script))
+
+
+def test_a_probe_that_fails_in_silence_says_so():
+    with pytest.raises(ResourceError, match="failed with exit code 3: it said nothing"):
+        probe(Scripted("raise SystemExit(3)"))
+
+
+def test_a_program_that_does_not_exist_is_named():
+    with pytest.raises(ResourceError, match="/no/such/probe.*could not be started") as caught:
+        probe(Scripted("", argv=("/no/such/probe",)))
+
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_nonsense_is_an_error_with_its_cause():
+    with pytest.raises(ResourceError, match="answer that cannot be read") as caught:
+        probe(Scripted("print('hello')"))
+
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_probe_that_hangs_is_killed_with_its_children():
+    script = (
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
+    )
+
+    with pytest.raises(ResourceError, match=r"gave no answer within 0.5 s"):
+        probe(Scripted(script), timeout=0.5)
+
+
+def test_the_probe_cannot_wait_for_the_terminal():
+    with pytest.raises(ResourceError, match="EOFError"):
+        probe(Scripted("input()"))
+
+
+def box(index, name):
+    return Device(kind="box", id=name, index=index)
+
+
+def test_devices_are_put_in_the_order_of_their_index():
+    found = check_devices(Scripted(""), [box(1, "b"), box(0, "a")])
+
+    assert [device.id for device in found] == ["a", "b"]
+
+
+def test_a_device_of_another_kind_is_refused():
+    stranger = attrs.evolve(box(0, "a"), kind="crate")
+
+    with pytest.raises(ResourceError, match="'box' devices answered with a device of kind 'crate'"):
+        check_devices(Scripted(""), [stranger])
+
+
+def test_a_device_that_is_named_twice_is_refused():
+    with pytest.raises(ResourceError, match="names 'a' twice"):
+        check_devices(Scripted(""), [box(0, "a"), box(1, "a")])
