@@ -41,6 +41,8 @@ class BackendInfo:
     api: tuple[int, int] = (1, 0)
     #: one line for ``fiber plugins``
     summary: str = ""
+    #: True for the backend that is used where none was chosen or detected
+    default: bool = False
     #: what works on it
     capabilities: Capabilities = attrs.field(factory=Capabilities)
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and

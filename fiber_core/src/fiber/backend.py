@@ -1,0 +1,111 @@
+"""The backend: which one is chosen, and how it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fiber.abc import Backend
+from fiber.exceptions import BackendError, FiberError, PluginError
+from fiber.model import BackendClaim, BackendContext, BackendInfo
+
+if TYPE_CHECKING:
+    from fiber.config import Config
+    from fiber.plugins import Plugins
+
+__all__ = ["choose_backend", "load_backend"]
+
+
+def choose_backend(
+    plugins: Plugins, config: Config, environ: Mapping[str, str] | None = None
+) -> BackendInfo:
+    """The backend to use: the one that was named, else the one detected, else the default.
+
+    Args:
+        plugins: the loaded plugins.
+        config: the settings, by which one may be named.
+        environ: what detection looks at, by default this process's environment.
+
+    Raises:
+        BackendError: the one named cannot be used (see :meth:`Plugins.find_backend`); or several
+            were detected; or none is named, detected or the default.
+    """
+    if config.backend is not None:
+        return plugins.find_backend(config.backend, origin=str(config.origin("backend")))
+    detected = _detect(plugins, os.environ if environ is None else environ)
+    if len(detected) > 1:
+        claims = " and ".join(
+            f"{name!r} ({claim.evidence})" for name, claim in sorted(detected.items())
+        )
+        msg = f"this process is claimed by {claims}; choose one with FIBER_BACKEND"
+        raise BackendError(msg)
+    for name in detected:
+        return plugins.find_backend(name)
+    return _default(plugins)
+
+
+def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backend:
+    """Make a backend.
+
+    Args:
+        plugins: the loaded plugins.
+        name: its canonical name or an alias.
+        context: what it is given.
+
+    Raises:
+        BackendError: there is none of that name, see :meth:`Plugins.find_backend`; or its own
+            error, such as BackendUnavailableError.
+        PluginError: it cannot be made; the text names its distribution.
+    """
+    info = plugins.find_backend(name)
+    source = plugins.source(info.name)
+    try:
+        backend: object = info.load(context)
+    except FiberError:
+        raise
+    except Exception as error:
+        fix = f"; pip install --force-reinstall {source.distribution}"
+        msg = (
+            f"backend {info.name!r} of {source} cannot be loaded: {type(error).__name__}: {error}"
+            f"{fix if isinstance(error, ImportError) else ''}"
+        )
+        raise PluginError(msg, plugin=source.distribution) from error
+    if not isinstance(backend, Backend) or backend.name != info.name:
+        made = getattr(backend, "name", backend)
+        msg = f"backend {info.name!r} of {source} made {made!r} in place of a backend of that name"
+        raise PluginError(msg, plugin=source.distribution)
+    return backend
+
+
+def _detect(plugins: Plugins, environ: Mapping[str, str]) -> dict[str, BackendClaim]:
+    found: dict[str, BackendClaim] = {}
+    for source, claim in plugins.answers("fiber_detect_backend", environ=environ):
+        if not isinstance(claim, BackendClaim) or claim.name not in plugins.backends():
+            error = PluginError(
+                f"fiber_detect_backend must claim a backend that is offered, got {claim!r}",
+                plugin=source.distribution,
+            )
+            plugins.report(source, "fiber_detect_backend", error)
+            continue
+        found.setdefault(claim.name, claim)
+    return found
+
+
+def _default(plugins: Plugins) -> BackendInfo:
+    defaults = [info for info in plugins.backends().values() if info.default]
+    if len(defaults) == 1:
+        return defaults[0]
+    if defaults:
+        names = " and ".join(f"{info.name!r} of {plugins.source(info.name)}" for info in defaults)
+        msg = f"several backends want to be the default: {names}; choose one with FIBER_BACKEND"
+        raise BackendError(msg)
+    text = f"no backend is chosen, and none of those installed ({_names(plugins)}) is the default"
+    problems = [*plugins.broken, *plugins.clashes, *plugins.refused().values()]
+    if problems:
+        text += "; " + "; ".join(map(str, problems))
+    raise BackendError(text)
+
+
+def _names(plugins: Plugins) -> str:
+    return ", ".join(sorted(plugins.backends())) or "none"

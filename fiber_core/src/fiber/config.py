@@ -1,0 +1,194 @@
+"""The settings: typed, validated, each with its origin; argument over environment over file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from fiber.config_keys import Placer, key_prefix
+from fiber.config_sources import Origin, OriginKind, read_file
+from fiber.config_values import build, parse_cpu, parse_memory, render, settings_of
+from fiber.model import BackendInfo
+
+__all__ = ["Config", "Origin", "OriginKind", "Setting", "load_config"]
+
+_DEFAULT = Origin(OriginKind.DEFAULT)
+
+_positive: Any = attrs.validators.gt(0)
+
+_INTERNAL = {"internal": True}
+
+
+def _about(text: str, parse: Any = None) -> dict[str, Any]:
+    return {"help": text} if parse is None else {"help": text, "parse": parse}
+
+
+def _optional(parse: Any, value: Any) -> Any:
+    return None if isinstance(value, str) and value.lower() in {"", "none"} else parse(value)
+
+
+@attrs.frozen
+class Setting:
+    """One line of ``fiber config``."""
+
+    #: the key as ``fiber.init`` takes it
+    key: str
+    #: its value, or a row of stars for a secret that is set
+    value: Any
+    #: where it was set
+    origin: Origin
+    #: one line for people
+    help: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """The settings of a run: the core's own, and in ``settings`` those of the chosen backend."""
+
+    #: name of the backend, or None: the one that is detected, else the default
+    backend: str | None = attrs.field(default=None, metadata=_about("name of the backend"))
+    #: image of jobs, where the backend runs images
+    image: str | None = attrs.field(default=None, metadata=_about("image that jobs run in"))
+    #: least severe level that is logged
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = attrs.field(
+        default="warning", metadata=_about("least severe level that is logged")
+    )
+    #: file that fiber's own log goes to, or None: stderr
+    log_file: Path | None = attrs.field(
+        default=None, metadata=_about("file of fiber's own log; stderr without one")
+    )
+    #: True to log everything, whatever ``log_level`` says
+    debug: bool = attrs.field(default=False, metadata=_about("log everything"))
+    #: CPUs of a job that asks for none itself
+    cpu: float | None = attrs.field(
+        default=None, metadata=_about("CPUs of each job", partial(_optional, parse_cpu))
+    )
+    #: MB (2**20 bytes) of a job that asks for none itself
+    memory: int | None = attrs.field(
+        default=None, metadata=_about("memory of each job in MB", partial(_optional, parse_memory))
+    )
+    #: names of environment variables that remote jobs get besides the usual ones
+    env: tuple[str, ...] = attrs.field(
+        default=(), metadata=_about("variables passed on to remote jobs")
+    )
+    #: True to put the job's name before each line of its output on the parent's terminal
+    log_prefix: bool = attrs.field(
+        default=False, metadata=_about("prefix lines of output with the job's name")
+    )
+    #: seconds that a job may take from accepted to its hello
+    start_timeout: float = attrs.field(
+        default=60.0, metadata=_about("seconds until a job must be up"), validator=_positive
+    )
+    #: seconds of silence after which a job is given up; None: the backend's own
+    lease: float | None = attrs.field(
+        default=None,
+        metadata=_about("seconds of silence until a job is given up"),
+        validator=attrs.validators.optional(_positive),
+    )
+    #: most bytes in one frame on the wire
+    max_frame: int = attrs.field(
+        default=4 * 2**20,
+        metadata=_about("most bytes in one frame on the wire"),
+        validator=[attrs.validators.ge(2**16), attrs.validators.le(2**30)],
+    )
+    #: deaths of its worker after which a task is given up
+    max_attempts: int = attrs.field(
+        default=3,
+        metadata=_about("worker deaths until a task is given up"),
+        validator=attrs.validators.ge(1),
+    )
+    #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
+    settings: Any = attrs.field(default=None, metadata=_INTERNAL, repr=False)
+    #: canonical name of the backend that ``settings`` belong to
+    backend_name: str | None = attrs.field(default=None, metadata=_INTERNAL, repr=False)
+    #: where values were set, by key; keys of the backend have its prefix
+    origins: Mapping[str, Origin] = attrs.field(
+        factory=dict, metadata=_INTERNAL, repr=False, eq=False
+    )
+
+    def origin(self, key: str) -> Origin:
+        """Where a key was set; keys of the backend have its prefix."""
+        return self.origins.get(key, _DEFAULT)
+
+    def explain(self) -> list[Setting]:
+        """All settings with their values and origins, secrets not shown."""
+        found = []
+        for prefix, owner in self._owners():
+            for key, attribute in settings_of(type(owner)).items():
+                value = getattr(owner, attribute.name)
+                if attribute.metadata.get("secret") and value:
+                    value = "********"
+                text = str(attribute.metadata.get("help", ""))
+                found.append(Setting(prefix + key, value, self.origin(prefix + key), text))
+        return found
+
+    def to_environ(self) -> dict[str, str]:
+        """What was set, as variables for a job that reads neither our file nor our code.
+
+        Defaults are left out, and so are secrets: a job's environment can be read by others.
+        """
+        environ = {}
+        for prefix, owner in self._owners():
+            for key, attribute in settings_of(type(owner)).items():
+                value = getattr(owner, attribute.name)
+                is_set = self.origin(prefix + key) != _DEFAULT
+                if is_set and value is not None and not attribute.metadata.get("secret"):
+                    environ[f"FIBER_{prefix}{key}".upper()] = render(value)
+        return environ
+
+    def _owners(self) -> list[tuple[str, Any]]:
+        owners: list[tuple[str, Any]] = [("", self)]
+        if self.settings is not None and self.backend_name is not None:
+            owners.append((key_prefix(self.backend_name), self.settings))
+        return owners
+
+
+def load_config(
+    arguments: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    directory: str | Path | None = None,
+    backend_info: BackendInfo | None = None,
+    *,
+    backends: Iterable[BackendInfo] = (),
+) -> Config:
+    """Bring the settings together: arguments over environment over file.
+
+    A runtime calls it twice: first without ``backend_info`` for the core's settings, by which the
+    backend is chosen; then with it for the backend's own, and only then is every key judged.
+
+    Args:
+        arguments: keyword arguments of ``fiber.init``; a value of None is not set.
+        environ: the environment, by default this process's; an empty variable is not set.
+        directory: where the configuration file is looked for, by default the working directory.
+        backend_info: the chosen backend.
+        backends: all installed backends; keys of those not in use are checked where code or file
+            has them, and left alone in the environment.
+
+    Raises:
+        ConfigError: an unknown key in arguments or file, or a bad value anywhere.
+    """
+    placer = Placer(settings_of(Config), backends, backend_info)
+    placer.add_file(read_file(Path.cwd() if directory is None else directory))
+    placer.add_environ(os.environ if environ is None else environ)
+    placer.add_arguments(arguments)
+    core = placer.found.pop("")
+    values = build(Config, core)
+    origins = {key: raw.origin for key, raw in core.items()}
+    if backend_info is None:
+        return Config(**values, origins=origins)
+    classes = {info.name: info.config for info in (*backends, backend_info)}
+    settings = None
+    for name, raws in placer.found.items():
+        cls, prefix = classes[name], key_prefix(name)
+        if cls is not None:
+            chosen = name == backend_info.name
+            arguments_of = build(cls, raws, prefix, complete=chosen)
+            if chosen:
+                settings = cls(**arguments_of)
+                origins |= {prefix + key: raw.origin for key, raw in raws.items()}
+    return Config(**values, settings=settings, backend_name=backend_info.name, origins=origins)

@@ -1,0 +1,263 @@
+"""Settings as values: text or Python objects converted to the types that a settings class names."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union
+
+import attrs
+
+from fiber.config_sources import Raw
+from fiber.exceptions import ConfigError
+from fiber.model.quantity import megabytes
+
+__all__ = ["build", "convert", "parse_cpu", "parse_memory", "render", "settings_of"]
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off"})
+
+
+def settings_of(cls: type) -> dict[str, attrs.Attribute[Any]]:
+    """The settings of an attrs class by key; fields with metadata ``{"internal": True}`` are none."""
+    if not attrs.has(cls):
+        return {}
+    return {
+        attribute.alias or attribute.name: attribute
+        for attribute in attrs.fields(cls)
+        if attribute.init and not attribute.metadata.get("internal")
+    }
+
+
+def build(
+    cls: type, raws: Mapping[str, Raw], prefix: str = "", *, complete: bool = True
+) -> dict[str, Any]:
+    """Convert what was set for an attrs class; return arguments that its constructor accepts.
+
+    Args:
+        cls: the settings class.
+        raws: values as written, by key of the class.
+        prefix: put before a key in messages.
+        complete: False where nothing will be made of the values, so that none may be missing.
+
+    Raises:
+        ConfigError: a value does not fit, or a setting without default is missing.
+    """
+    fields, hints = settings_of(cls), typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, raw in raws.items():
+        attribute = fields[key]
+        parse = attribute.metadata.get("parse")
+        try:
+            hint = hints.get(attribute.name, Any)
+            values[key] = parse(raw.value) if parse else convert(raw.value, hint)
+        except (ValueError, TypeError) as error:
+            raise _bad(prefix + key, raw, attribute, str(error)) from None
+    missing = [k for k, a in fields.items() if a.default is attrs.NOTHING and k not in values]
+    if missing and not complete:
+        return values
+    if missing:
+        names = ", ".join(prefix + key for key in missing)
+        variable = f"FIBER_{prefix}{missing[0]}".upper()
+        msg = f"{names} must be set, for example with the environment variable {variable}"
+        raise ConfigError(msg)
+    try:
+        cls(**values)
+    except Exception as error:
+        # a secret must not be read in the cause either
+        hidden = any(fields[key].metadata.get("secret") for key in values)
+        raise _blame(cls, values, raws, prefix) from (None if hidden else error)
+    return values
+
+
+def _blame(
+    cls: type, values: Mapping[str, Any], raws: Mapping[str, Raw], prefix: str
+) -> ConfigError:
+    """The error for values that the class itself refused: of the one key that it refuses alone."""
+    fields = settings_of(cls)
+
+    def refusal(keys: Sequence[str]) -> str:
+        try:
+            cls(**{key: values[key] for key in keys})
+        except Exception as error:
+            return str(error.args[0]) if error.args else repr(error)
+        return ""
+
+    required = [key for key in values if fields[key].default is attrs.NOTHING]
+    if required and refusal(required):
+        guilty = required if len(required) == 1 else []
+        reason = refusal(required)
+    else:
+        guilty = [key for key in values if key not in required and refusal([*required, key])]
+        reason = refusal([*required, *guilty[:1]] if guilty else list(values))
+    if guilty:
+        return _bad(prefix + guilty[0], raws[guilty[0]], fields[guilty[0]], reason)
+    origins = ", ".join(f"{prefix}{key} ({raws[key].origin})" for key in values)
+    if any(fields[key].metadata.get("secret") for key in values):
+        reason = "one of them is secret, so no more is shown"
+    return ConfigError(f"these values do not go together: {origins}: {reason}")
+
+
+def _bad(key: str, raw: Raw, attribute: attrs.Attribute[Any], allowed: str) -> ConfigError:
+    if attribute.metadata.get("secret"):
+        return ConfigError(f"bad value (secret, not shown) for {key!r} ({raw.origin})")
+    return ConfigError(f"bad value {raw.value!r} for {key!r} ({raw.origin}): {allowed}")
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Convert a value to a type.
+
+    Args:
+        value: text, or a Python value from code or TOML.
+        hint: bool, int, float, str, Path, a list, tuple or frozenset of those, Literal, an Enum,
+            or a union of one of them with None.
+
+    Raises:
+        ValueError: it does not fit; the text says what is allowed.
+        TypeError: settings cannot have that type.
+    """
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _optional(value, hint)
+    if origin is Literal:
+        return _literal(value, typing.get_args(hint))
+    if origin in (list, tuple, frozenset) or (origin is not None and issubclass(origin, Sequence)):
+        inner = [arg for arg in typing.get_args(hint) if arg is not Ellipsis]
+        items = [convert(item, inner[0] if inner else str) for item in _items(value)]
+        return (list if origin is list else frozenset if origin is frozenset else tuple)(items)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        if isinstance(value, hint):
+            return value
+        by_value = {str(member.value).lower(): member for member in hint}
+        return by_value[_literal(str(value).lower(), tuple(by_value))]
+    if hint is Any:
+        return value
+    try:
+        return _SCALARS[hint](value)
+    except KeyError:
+        msg = f"a setting cannot have the type {hint!r}"
+        raise TypeError(msg) from None
+
+
+def _optional(value: Any, hint: Any) -> Any:
+    others = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+    if len(others) != 1 or len(typing.get_args(hint)) != 2:
+        msg = f"a setting cannot have the type {hint!r}"
+        raise TypeError(msg)
+    if value is None or value == "" or (isinstance(value, str) and value.lower() == "none"):
+        return None
+    return convert(value, others[0])
+
+
+def _literal(value: Any, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if value == choice or str(value).lower() == str(choice).lower():
+            return choice
+    msg = f"must be one of {', '.join(map(str, choices))}"
+    raise ValueError(msg)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    """The items of a list: by newlines if there are any, else by commas."""
+    if isinstance(value, str):
+        parts = value.splitlines() if "\n" in value else value.split(",")
+        return [part.strip() for part in parts if part.strip()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    msg = "must be a list, in text separated by commas or newlines"
+    raise ValueError(msg)
+
+
+def _bool(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if isinstance(value, bool) or (isinstance(value, (str, int)) and text in _TRUE | _FALSE):
+        return text in _TRUE
+    msg = "must be true or false (also yes/no, on/off, 1/0)"
+    raise ValueError(msg)
+
+
+def _number(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, bool) and isinstance(value, (str, int, float)):
+        try:
+            number = kind(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        # 2.5 is no whole number, though int() takes it
+        if math.isfinite(number) and (isinstance(value, str) or number == value):
+            return number
+    msg = f"must be {what}"
+    raise ValueError(msg)
+
+
+def _str(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    msg = "must be text"
+    raise ValueError(msg)
+
+
+def _path(value: Any) -> Path:
+    if isinstance(value, (str, Path)):
+        return Path(value).expanduser()
+    msg = "must be a path"
+    raise ValueError(msg)
+
+
+_SCALARS: dict[Any, Any] = {
+    bool: _bool,
+    int: lambda value: _number(value, int, "a whole number"),
+    float: lambda value: _number(value, float, "a number"),
+    str: _str,
+    Path: _path,
+}
+
+
+def parse_memory(value: Any) -> int:
+    """Memory in MB (2**20 bytes) from a number of MB or a Kubernetes quantity such as ``4Gi``.
+
+    Raises:
+        ValueError: it is neither, or not positive.
+    """
+    # in a file and in the environment every number is text
+    number = isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value)
+    try:
+        return megabytes(int(value) if number else value)
+    except (TypeError, ValueError) as error:
+        msg = f"{error} (a plain number is MB)"
+        raise ValueError(msg) from error
+
+
+def parse_cpu(value: Any) -> float:
+    """CPUs from a number or a Kubernetes quantity such as ``500m``.
+
+    Raises:
+        ValueError: it is neither, or not positive.
+    """
+    allowed = "must be a positive number of CPUs such as 2, 0.5 or 500m"
+    if isinstance(value, str) and re.fullmatch(r"\s*\d+m\s*", value):
+        value = int(value.strip()[:-1]) / 1000
+    try:
+        cpus: float = _number(value, float, "")
+    except ValueError:
+        raise ValueError(allowed) from None
+    if cpus <= 0:
+        raise ValueError(allowed)
+    return cpus
+
+
+def render(value: Any) -> str:
+    """The text that :func:`convert` reads back as ``value``, for the environment of a job."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return render(value.value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [render(item) for item in value]
+        # the newline at the end makes a single item that holds a comma stay one item
+        return "\n".join([*items, ""]) if any("," in item for item in items) else ",".join(items)
+    return "" if value is None else str(value)

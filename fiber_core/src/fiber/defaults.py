@@ -1,0 +1,40 @@
+"""The core's own answers to the hooks that it offers to plugins, given last."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fiber.hookspecs import hookimpl
+from fiber.model import ListenAddress
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+    from fiber.model import Interface, Job, JobSpec, Peers
+
+_LOOPBACK = "127.0.0.1"
+
+
+@hookimpl(trylast=True)
+def fiber_submit_job(backend: Backend, spec: JobSpec) -> Job:
+    """Submit the job to the backend."""
+    return backend.submit(spec)
+
+
+@hookimpl(trylast=True)
+def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddress:
+    """Listen on a socket file for peers of this host, else with TLS on the best interface."""
+    if peers.same_host:
+        return ListenAddress(bind_url=f"ipc://{peers.directory}/{peers.name}.sock")
+    usable = [interface for interface in interfaces if interface.is_up]
+    # among equals the first one wins: the caller knows their order best
+    best = min(usable, key=_rank).address if usable else _LOOPBACK
+    host = f"[{best}]" if ":" in best else best
+    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
+
+
+def _rank(interface: Interface) -> tuple[bool, bool, bool]:
+    """Best first: what other hosts can dial, without a zone, in the older protocol."""
+    address = ipaddress.ip_address(interface.address.partition("%")[0])
+    return interface.is_loopback or address.is_loopback, address.is_link_local, address.version == 6

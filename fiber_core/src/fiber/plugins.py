@@ -1,0 +1,313 @@
+"""Plugins: loaded one by one, so that a broken one breaks no other, and looked up by name."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from fiber import hookspecs
+from fiber.abc import ResourceProvider
+from fiber.exceptions import PluginClashError, PluginError, ResourceError
+from fiber.hookspecs import PROJECT
+from fiber.model import BackendInfo
+from fiber.plugin_names import (
+    BrokenPlugin,
+    Index,
+    InstalledPlugin,
+    Source,
+    broken_backend,
+    check_backend,
+    unknown_backend,
+    version_error,
+)
+
+if TYPE_CHECKING:
+    import click
+
+    from fiber.exceptions import PluginVersionError
+
+__all__ = ["BrokenPlugin", "InstalledPlugin", "Plugins", "load_plugins", "resource_kinds"]
+
+#: modules of the core that answer hooks as a plugin does
+_BUILT_IN = ("fiber.defaults", "fiber.resources.plugin")
+
+_log = logging.getLogger("fiber.plugins")
+
+
+def load_plugins(
+    *,
+    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
+    extra: Iterable[Any] = (),
+) -> Plugins:
+    """Load the plugins.
+
+    One that cannot be loaded is in :attr:`Plugins.broken` afterwards, and does no harm otherwise.
+
+    Args:
+        entry_points: what to load, by default all entry points of the group ``fiber``.
+        extra: more plugins: modules or objects with hook implementations.
+    """
+    plugins = Plugins()
+    for name in _BUILT_IN:
+        plugins.register(importlib.import_module(name), Source.core(name))
+    if entry_points is None:
+        entry_points = importlib.metadata.entry_points(group=PROJECT)
+    by_name: dict[str, dict[tuple[Source, str], importlib.metadata.EntryPoint]] = {}
+    for point in entry_points:
+        by_name.setdefault(point.name, {})[Source.of(point), point.value] = point
+    for name, points in by_name.items():
+        if len(points) > 1:
+            plugins.refuse(name, [source for source, _ in points])
+            continue
+        for (source, _), point in points.items():
+            plugins.load(point, source)
+    for plugin in extra:
+        plugins.register(plugin, Source.of_object(plugin))
+    return plugins
+
+
+@functools.cache
+def _installed() -> Plugins:
+    return load_plugins()
+
+
+def resource_kinds() -> tuple[str, ...]:
+    """The kinds of devices that installed resource providers offer, sorted."""
+    return tuple(sorted(_installed().providers()))
+
+
+class Plugins:
+    """The loaded plugins and what they offer; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._sources: dict[str, Source] = {}
+        self._broken: dict[tuple[Source, str], BrokenPlugin] = {}
+        self._clashes: list[PluginClashError] = []
+        #: what was asked of the plugins once and is remembered, each under its hook
+        self._indexes: dict[str, Index[Any]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """The hooks, for calls where one answer counts and an error is the caller's."""
+        return self._manager.hook
+
+    @property
+    def broken(self) -> tuple[BrokenPlugin, ...]:
+        """Plugins that could not be loaded, or failed when they were asked what they offer."""
+        return tuple(self._broken.values())
+
+    @property
+    def clashes(self) -> tuple[PluginClashError, ...]:
+        """Names that are offered twice; nobody gets such a name, save the core its own."""
+        found = list(self._clashes)
+        for index in (self._backend_index(), self._provider_index(), self._command_index()):
+            found.extend(index.clashes.values())
+        return tuple(found)
+
+    def load(self, point: importlib.metadata.EntryPoint, source: Source) -> None:
+        """Import the plugin that an entry point names, and register it."""
+        try:
+            plugin = point.load()
+        except (Exception, SystemExit) as error:
+            self._break(source, "import", error)
+        else:
+            self.register(plugin, source)
+
+    def register(self, plugin: Any, source: Source) -> None:
+        """Register a plugin; wrong hook implementations make it a broken one."""
+        try:
+            self._manager.register(plugin, name=source.name)
+            self._sources[source.name] = source
+            self._manager.check_pending()
+        except Exception as error:
+            if self._sources.pop(source.name, None) or self._manager.get_plugin(source.name):
+                self._manager.unregister(name=source.name)
+            self._break(source, "register", error)
+
+    def refuse(self, name: str, sources: Iterable[Source]) -> None:
+        """Load none of the plugins that want the same entry-point name."""
+        sources = list(sources)
+        error = PluginClashError(
+            f"the entry point {name!r} is offered by {' and '.join(map(str, sources))}; "
+            f"uninstall one of them",
+            plugin=sources[-1].distribution,
+        )
+        self._clashes.append(error)
+        for source in sources:
+            self._break(source, "import", error)
+
+    def backends(self) -> Mapping[str, BackendInfo]:
+        """The usable backends by canonical name."""
+        index = self._backend_index()
+        return MappingProxyType(
+            {
+                info.name: info
+                for info in index.offers()
+                if info.name not in index.clashes and version_error(info, "") is None
+            }
+        )
+
+    def find_backend(self, name: str, *, origin: str = "") -> BackendInfo:
+        """The backend of a canonical name or alias.
+
+        Args:
+            name: the name.
+            origin: where it was set, for the message where nobody offers it.
+
+        Raises:
+            PluginClashError: two distributions offer that name.
+            PluginVersionError: it was written for another version of the backend API.
+            PluginError: its plugin is broken.
+            BackendNotInstalledError: it is known, and not installed.
+            UnknownBackendError: nobody knows it.
+        """
+        wanted, index = name.strip().lower(), self._backend_index()
+        info: BackendInfo | None = index.find(wanted)
+        if info is None:
+            failed = broken_backend(wanted, self.broken)
+            raise failed or unknown_backend(wanted, self.backends(), origin)
+        error = version_error(info, str(index.source(wanted)))
+        if error is not None:
+            raise error
+        return info
+
+    def source(self, backend: str) -> Source:
+        """The distribution that offers a backend."""
+        return self._backend_index().source(backend)
+
+    def refused(self) -> Mapping[str, PluginVersionError]:
+        """Backends written for another version of the API, with the reason, by name."""
+        index = self._backend_index()
+        errors = {i.name: version_error(i, str(index.source(i.name))) for i in index.offers()}
+        return {name: error for name, error in errors.items() if error is not None}
+
+    def providers(self) -> Mapping[str, ResourceProvider]:
+        """The resource providers by kind."""
+        index = self._provider_index()
+        return MappingProxyType({provider.kind: provider for provider in index.offers()})
+
+    def find_provider(self, kind: str) -> ResourceProvider:
+        """The resource provider of a kind.
+
+        Raises:
+            PluginClashError: two distributions offer that kind.
+            ResourceError: nobody does; the text has the installed ones.
+        """
+        found: ResourceProvider | None = self._provider_index().find(kind)
+        if found is None:
+            known = ", ".join(sorted(self.providers())) or "none"
+            msg = f"no resource provider for {kind!r} is installed; installed are {known}"
+            raise ResourceError(msg)
+        return found
+
+    def commands(self) -> Mapping[str, click.Command]:
+        """The sub-commands that plugins add to the ``fiber`` command, by name."""
+        index = self._command_index()
+        return MappingProxyType({str(command.name): command for command in index.offers()})
+
+    def distributions(self) -> tuple[InstalledPlugin, ...]:
+        """The loaded plugins and what each offers, in the order in which they were loaded."""
+        backends, providers = self._backend_index(), self._provider_index()
+        commands = self._command_index()
+        return tuple(
+            InstalledPlugin(
+                name=source.name,
+                distribution=source.distribution,
+                version=source.version,
+                backends=tuple(backends.offers(source)),
+                resources=tuple(provider.kind for provider in providers.offers(source)),
+                commands=tuple(str(command.name) for command in commands.offers(source)),
+                hooks=tuple(sorted(self._hooks_of(source))),
+            )
+            for source in self._sources.values()
+        )
+
+    def answers(self, hook: str, **arguments: Any) -> Iterator[tuple[Source, Any]]:
+        """Ask every plugin by itself; one that raises is logged as broken, and has no answer."""
+        caller = getattr(self._manager.hook, hook)
+        implementing = {implementation.plugin_name for implementation in caller.get_hookimpls()}
+        if not implementing:
+            return
+        everyone = dict(self._manager.list_name_plugin())
+        for name, source in list(self._sources.items()):
+            if name not in implementing:
+                continue
+            others = [plugin for other, plugin in everyone.items() if other != name]
+            try:
+                results = self._manager.subset_hook_caller(hook, others)(**arguments)
+                answers = [tuple(r) if isinstance(r, Iterable) else r for r in results]
+            except Exception as error:
+                self._break(source, hook, error)
+                continue
+            for answer in answers:
+                yield source, answer
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        """Announce an event to every plugin; errors are logged, never propagated."""
+        for _ in self.answers(hook, **arguments):
+            pass
+
+    def report(self, source: Source, hook: str, error: Exception) -> None:
+        """Note that what a plugin answered makes no sense."""
+        self._break(source, hook, error)
+
+    def _break(self, source: Source, what: str, error: BaseException) -> None:
+        if (source, what) not in self._broken:
+            broken = BrokenPlugin(source.name, source.distribution, source.version, error)
+            self._broken[source, what] = broken
+            _log.warning("%s", broken)
+            _log.debug("%s failed at %s", source, what, exc_info=error)
+
+    def _hooks_of(self, source: Source) -> list[str]:
+        plugin = self._manager.get_plugin(source.name)
+        return [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
+
+    def _backend_index(self) -> Index[BackendInfo]:
+        return self._index("fiber_backends", "the backend name", check_backend)
+
+    def _provider_index(self) -> Index[ResourceProvider]:
+        return self._index("fiber_resource_providers", "the resource kind", _check_provider)
+
+    def _command_index(self) -> Index[click.Command]:
+        return self._index("fiber_commands", "the command", _check_command)
+
+    def _index(self, hook: str, what: str, check: Any) -> Index[Any]:
+        with self._lock:
+            if hook not in self._indexes:
+                index: Index[Any] = Index(what)
+                for source, offers in self.answers(hook):
+                    try:
+                        named = [(check(offer), offer) for offer in offers or ()]
+                    except PluginError as error:
+                        self._break(source, hook, error)
+                        continue
+                    for names, offer in named:
+                        index.add(source, names, offer)
+                self._indexes[hook] = index
+            return self._indexes[hook]
+
+
+def _check_provider(provider: Any) -> tuple[str, ...]:
+    if not isinstance(provider, ResourceProvider):
+        msg = f"fiber_resource_providers must return ResourceProvider objects, got {provider!r}"
+        raise PluginError(msg)
+    return (provider.kind,)
+
+
+def _check_command(command: Any) -> tuple[str, ...]:
+    name = getattr(command, "name", None)
+    if not isinstance(name, str) or not name:
+        msg = f"fiber_commands must return click commands that have a name, got {command!r}"
+        raise PluginError(msg)
+    return (name,)
