@@ -1,0 +1,60 @@
+"""What becomes of work while workers come, run, stall and die: pure state, the clock is passed in."""
+
+from fiber.pending.events import (
+    CallAdded,
+    CallDropped,
+    Event,
+    ItemsAdded,
+    RevokeAnswered,
+    SizeObserved,
+    Tick,
+    UnitsDone,
+    WorkerAsked,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLost,
+)
+from fiber.pending.instructions import (
+    Abandon,
+    Accept,
+    CallDone,
+    Dispatch,
+    Instruction,
+    Requeue,
+    Retire,
+    Revoke,
+)
+from fiber.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
+from fiber.pending.table import PendingTable
+from fiber.pending.views import CallView, HeldView, Snapshot, WorkerView
+
+__all__ = [
+    "Abandon",
+    "Accept",
+    "BatchPolicy",
+    "CallAdded",
+    "CallDone",
+    "CallDropped",
+    "CallView",
+    "Dispatch",
+    "Event",
+    "HeldView",
+    "Instruction",
+    "ItemsAdded",
+    "PendingTable",
+    "Requeue",
+    "Retire",
+    "RetryPolicy",
+    "Revoke",
+    "RevokeAnswered",
+    "RevokePolicy",
+    "SizeObserved",
+    "Snapshot",
+    "Tick",
+    "UnitsDone",
+    "WorkerAsked",
+    "WorkerDraining",
+    "WorkerJoined",
+    "WorkerLost",
+    "WorkerView",
+]

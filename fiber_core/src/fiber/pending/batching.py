@@ -1,0 +1,103 @@
+"""How many units one entry gets, by what the units of its call took lately."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from fiber.pending.policy import BatchPolicy
+
+if TYPE_CHECKING:
+    from fiber.pending.workers import Worker
+
+#: reports that are remembered
+WINDOW = 64
+
+
+class Pace:
+    """Recent durations of the units of a call, or of several calls of one kind.
+
+    A report says what several units took together, so one sample is the mean of one report.
+    Whether 95 of 100 samples lie below a limit needs no sorting: the samples above are counted.
+    """
+
+    __slots__ = ("_at", "_limit", "_ring", "_seconds", "_slow", "_units", "is_fast", "waiting")
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._ring: list[tuple[int, float]] = []
+        self._at = 0
+        self._units = 0
+        self._seconds = 0.0
+        self._slow = 0
+        #: True while the 95th percentile lies below the limit; False until something was measured
+        self.is_fast = False
+        #: workers with a credit that hold one entry of this pace, kept by the Lobby
+        self.waiting: OrderedDict[Worker, None] = OrderedDict()
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds of one unit, or None until something was measured."""
+        return self._seconds / self._units if self._units else None
+
+    def add(self, units: int, seconds: float) -> bool:
+        """Take a report in.
+
+        Returns:
+            True where ``is_fast`` changed.
+        """
+        ring = self._ring
+        slow = seconds >= self._limit * units
+        if len(ring) < WINDOW:
+            ring.append((units, seconds))
+        else:
+            at = self._at
+            old_units, old_seconds = ring[at]
+            ring[at] = (units, seconds)
+            self._units -= old_units
+            self._seconds -= old_seconds
+            self._slow -= old_seconds >= self._limit * old_units
+            self._at = at = (at + 1) % WINDOW
+            if at == 0:
+                # Adding and taking away rounds; once a turn the sum starts afresh.
+                self._seconds = sum(sample[1] for sample in ring) - seconds
+        self._units += units
+        self._seconds += seconds
+        self._slow += slow
+        was = self.is_fast
+        self.is_fast = self._slow * 20 <= len(ring)
+        return self.is_fast is not was
+
+
+def batch_units(
+    policy: BatchPolicy,
+    mean: float | None,
+    *,
+    queued: int,
+    workers: int,
+    quota: int | None,
+    bytes_per_unit: float,
+) -> int:
+    """How many units the next entry may have, at least one.
+
+    Args:
+        policy: the limits.
+        mean: seconds of one unit; None before anything was measured, which gives one unit.
+        queued: units of the call that wait; as they run dry the entries shrink.
+        workers: how many share them.
+        quota: units that the worker may still be given, or None.
+        bytes_per_unit: size of the arguments; 0 where unknown.
+    """
+    if mean is None:
+        return 1
+    units = policy.max_units
+    # Compared before divided: a mean of zero, or close to it, has no finite quotient.
+    if mean * units > policy.target:
+        units = int(policy.target / mean)
+    spread = -(-queued // (2 * workers))
+    units = min(units, spread)
+    if bytes_per_unit * units > policy.max_bytes:
+        units = int(policy.max_bytes / bytes_per_unit)
+    if quota is not None and quota < units:
+        units = quota
+    return max(1, units)

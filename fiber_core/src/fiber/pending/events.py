@@ -1,0 +1,152 @@
+"""What the pending table is told: calls, workers, results, losses and the passing of time.
+
+A *call* is one map, apply or imap with a number of items. A *unit* is what stays together on one
+worker: one item, or ``chunksize`` consecutive ones, counted from item 0. An *entry* is a range of
+items ``[start, stop)`` of one call, made of whole units, that was given to one worker.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fiber.model.task import Attempt
+
+
+@attrs.frozen
+class CallAdded:
+    """A caller wants ``count`` items done."""
+
+    #: unique among the calls of this table
+    call: int
+    #: items known so far
+    count: int = attrs.field(validator=attrs.validators.ge(0))
+    #: items of one unit; None lets the measured duration decide
+    chunksize: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+    #: False for at most once: what a lost worker had is reported and never run again
+    retry: bool = True
+    #: False while more items may come
+    closed: bool = True
+    #: calls of one kind (one function) share their measured durations; None: measured alone
+    kind: str | None = None
+
+
+@attrs.frozen
+class ItemsAdded:
+    """A call that is not closed grew."""
+
+    #: the call
+    call: int
+    #: how many items more
+    count: int = attrs.field(validator=attrs.validators.ge(0))
+    #: True where these were the last
+    closed: bool = False
+
+
+@attrs.frozen
+class CallDropped:
+    """The caller gave up: what is queued is forgotten, later results are dropped."""
+
+    #: the call
+    call: int
+
+
+@attrs.frozen
+class WorkerJoined:
+    """A worker is up."""
+
+    #: its name, never used twice
+    worker: str
+    #: units it may be given in its life (``maxtasksperchild``), or None
+    quota: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
+    )
+
+
+@attrs.frozen
+class WorkerAsked:
+    """A worker can take more entries; it never has more than two on the way or in hand."""
+
+    #: the worker
+    worker: str
+    #: how many more
+    credits: int = attrs.field(default=1, validator=attrs.validators.ge(0))
+
+
+@attrs.frozen
+class UnitsDone:
+    """Items ``[start, stop)`` of an entry have results; reports of one entry come in order."""
+
+    #: who did them
+    worker: str
+    #: the entry they belong to
+    entry: int
+    #: first item
+    start: int
+    #: one past the last item
+    stop: int
+    #: how long they took, all together
+    seconds: float
+
+
+@attrs.frozen
+class WorkerLost:
+    """A worker is gone, for whatever reason."""
+
+    #: the worker
+    worker: str
+    #: its death, where one was seen
+    attempt: Attempt | None = None
+    #: False where the work is not to blame: eviction, lease, resize, terminate
+    counts: bool = True
+
+
+@attrs.frozen
+class WorkerDraining:
+    """A worker gets nothing more, and is retired once it holds nothing."""
+
+    #: the worker
+    worker: str
+
+
+@attrs.frozen
+class RevokeAnswered:
+    """A worker will do its entry up to ``kept_stop`` and hands back the rest."""
+
+    #: the worker
+    worker: str
+    #: the entry
+    entry: int
+    #: one past the last item it keeps
+    kept_stop: int
+
+
+@attrs.frozen
+class SizeObserved:
+    """The arguments of a call were pickled."""
+
+    #: the call
+    call: int
+    #: mean size of one item
+    bytes_per_item: float = attrs.field(validator=attrs.validators.ge(0))
+
+
+@attrs.frozen
+class Tick:
+    """Time passed; due at :meth:`~fiber.pending.table.PendingTable.next_deadline`."""
+
+
+Event = (
+    CallAdded
+    | ItemsAdded
+    | CallDropped
+    | WorkerJoined
+    | WorkerAsked
+    | UnitsDone
+    | WorkerLost
+    | WorkerDraining
+    | RevokeAnswered
+    | SizeObserved
+    | Tick
+)

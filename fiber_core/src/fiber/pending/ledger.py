@@ -1,0 +1,134 @@
+"""The books of the pending table: calls, workers, entries, and the moves that keep them in step."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from fiber.model.task import Attempt
+from fiber.pending.batching import Pace
+from fiber.pending.calls import Call, Tally
+from fiber.pending.instructions import Abandon, Accept, CallDone, Instruction, Requeue, Retire
+from fiber.pending.lines import Lines
+from fiber.pending.ranges import Range
+from fiber.pending.watch import Watch
+from fiber.pending.workers import Asked, Entry, Lobby, Worker
+
+#: kinds of calls whose durations are remembered
+KINDS = 256
+
+
+class Ledger:
+    """Who has what; every move leaves calls, workers and entries consistent."""
+
+    __slots__ = (
+        "_limit",
+        "_paces",
+        "calls",
+        "entries",
+        "lines",
+        "lobby",
+        "takers",
+        "total",
+        "watch",
+        "workers",
+    )
+
+    def __init__(self, watch: Watch, limit: float) -> None:
+        self.calls: dict[int, Call] = {}
+        self.workers: dict[str, Worker] = {}
+        self.entries: dict[int, Entry] = {}
+        self.lines = Lines()
+        self.lobby = Lobby()
+        self.watch = watch
+        #: units that wait, of all calls
+        self.total = Tally()
+        #: workers that may be given more, now or later
+        self.takers = 0
+        #: seconds of a unit from which on a pace is slow
+        self._limit = limit
+        #: durations by kind of call, the least recently added first
+        self._paces: OrderedDict[str, Pace] = OrderedDict()
+
+    def pace(self, kind: str | None) -> Pace:
+        """The durations that calls of a kind share; new ones for no kind."""
+        if kind is None:
+            return Pace(self._limit)
+        pace = self._paces.get(kind)
+        if pace is None:
+            pace = self._paces[kind] = Pace(self._limit)
+            if len(self._paces) > KINDS:
+                self._paces.popitem(last=False)
+        else:
+            self._paces.move_to_end(kind)
+        return pace
+
+    def end_if_complete(self, call: Call, out: list[Instruction]) -> None:
+        """Say so where nothing of a call is left to come."""
+        if call.closed and call.finished == call.count:
+            del self.calls[call.id]
+            call.forget()
+            out.append(CallDone(call.id))
+
+    def place(self, worker: Worker, out: list[Instruction]) -> None:
+        """Let a change of what a worker holds, or may be given, take effect."""
+        self.lobby.place(worker)
+        takes = not (worker.is_closed or worker.is_gone or worker.quota == 0)
+        if takes is not worker.is_taker:
+            worker.is_taker = takes
+            self.takers += 1 if takes else -1
+        if not (takes or worker.held or worker.is_gone or worker.is_retired):
+            worker.is_retired = True
+            out.append(Retire(worker.id))
+
+    def suspect(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
+        """Let what a lost worker may have begun run again, each unit alone."""
+        parts = [(start, stop)]
+        if call.contest is not None:
+            parts = call.contest.orphans(start, stop, taint=True)
+        for part in parts:
+            if call.contest is not None:
+                call.withdraw(*part)
+            call.suspect(*part)
+            out.append(Requeue(call.id, *part))
+        self.lines.join(call)
+
+    def accept(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
+        """Take results in; what is not the first for its item is left out."""
+        out += [Accept(call.id, *part) for part in self._settle(call, start, stop)]
+        self.end_if_complete(call, out)
+
+    def abandon(
+        self,
+        call: Call,
+        start: int,
+        stop: int,
+        attempts: tuple[Attempt, ...],
+        out: list[Instruction],
+    ) -> None:
+        """Give items up, save those that have a result."""
+        for part in self._settle(call, start, stop):
+            call.abandoned += part[1] - part[0]
+            out.append(Abandon(call.id, *part, attempts))
+        self.end_if_complete(call, out)
+
+    def _settle(self, call: Call, start: int, stop: int) -> list[Range]:
+        """Count items as finished; returns those that were not."""
+        if call.history:
+            call.history.pop(start, None)
+        if call.contest is None:
+            call.finished += stop - start
+            return [(start, stop)]
+        parts = call.contest.settle(start, stop)
+        for part in parts:
+            call.finished += part[1] - part[0]
+            call.withdraw(*part)
+        return parts
+
+    def release(self, entry: Entry) -> None:
+        """Take an entry off its worker."""
+        del self.entries[entry.id]
+        entry.worker.held.remove(entry)
+        if entry.asked is not Asked.NO:
+            self.watch.settle(entry, Asked.ANSWERED)
+        if entry.call.contest is not None:
+            entry.call.contest.gone(entry)

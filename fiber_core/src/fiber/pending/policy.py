@@ -1,0 +1,42 @@
+"""The numbers by which the pending table decides, each with its default."""
+
+from __future__ import annotations
+
+import attrs
+
+_at_least_one = attrs.validators.ge(1)
+_positive = attrs.validators.gt(0.0)
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """How often a unit of work may kill the worker it is alone on."""
+
+    #: deaths after which the unit is given up
+    max_attempts: int = attrs.field(default=3, validator=_at_least_one)
+
+
+@attrs.frozen(kw_only=True)
+class BatchPolicy:
+    """How much one worker is given at a time."""
+
+    #: seconds of work that one entry aims at
+    target: float = attrs.field(default=0.0015, validator=_positive)
+    #: units in one entry at most
+    max_units: int = attrs.field(default=4096, validator=_at_least_one)
+    #: bytes of arguments in one entry at most, where their size was observed
+    max_bytes: int = attrs.field(default=1 << 20, validator=_at_least_one)
+    #: a worker holds a second entry only while 95 of 100 units take less than these seconds
+    second_below: float = attrs.field(default=0.010, validator=_positive)
+
+
+@attrs.frozen(kw_only=True)
+class RevokePolicy:
+    """When work that waits behind a slow unit is asked back for an idle worker."""
+
+    #: seconds that the unit in front must have run at least
+    floor: float = attrs.field(default=0.05, validator=_positive)
+    #: and how many times the mean of its call
+    factor: float = attrs.field(default=5.0, validator=_positive)
+    #: seconds after which an unanswered revoke lets the work go elsewhere as well
+    patience: float = attrs.field(default=0.1, validator=_positive)

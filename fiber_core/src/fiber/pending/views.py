@@ -1,0 +1,113 @@
+"""What the pending table shows of itself: frozen pictures for the dispatcher and for people."""
+
+from __future__ import annotations
+
+import attrs
+
+from fiber.pending.calls import Call
+from fiber.pending.workers import Entry, Worker
+
+
+@attrs.frozen(kw_only=True)
+class HeldView:
+    """An entry on a worker."""
+
+    #: its number
+    entry: int
+    #: the call
+    call: int
+    #: first item
+    start: int
+    #: one past the last item
+    stop: int
+    #: items before this one are reported
+    done: int
+    #: True where a lost worker may have begun it
+    is_suspect: bool
+
+
+@attrs.frozen(kw_only=True)
+class CallView:
+    """A call that is not over."""
+
+    #: the call
+    call: int
+    #: items known so far
+    count: int
+    #: True where no more can come
+    closed: bool
+    #: items accepted or abandoned
+    finished: int
+    #: those of them that were abandoned
+    abandoned: int
+    #: units that wait
+    queued: int
+    #: seconds of one unit lately, None until something was measured
+    mean: float | None
+
+    @property
+    def progress(self) -> float:
+        """Share of the known items that is finished, 1.0 where there are none."""
+        return self.finished / self.count if self.count else 1.0
+
+
+@attrs.frozen(kw_only=True)
+class WorkerView:
+    """A worker."""
+
+    #: the worker
+    worker: str
+    #: entries it asked for and did not get yet
+    credits: int
+    #: units it may still be given, or None
+    quota: int | None
+    #: True where it gets nothing more
+    is_draining: bool
+    #: its entries, in the order in which it runs them
+    held: tuple[HeldView, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """The whole table at one moment."""
+
+    #: calls that are not over
+    calls: tuple[CallView, ...]
+    #: workers that are not lost
+    workers: tuple[WorkerView, ...]
+
+
+def of_entry(entry: Entry) -> HeldView:
+    """An entry as it stands."""
+    return HeldView(
+        entry=entry.id,
+        call=entry.call.id,
+        start=entry.start,
+        stop=entry.stop,
+        done=entry.done,
+        is_suspect=entry.is_suspect,
+    )
+
+
+def of_call(call: Call) -> CallView:
+    """A call as it stands."""
+    return CallView(
+        call=call.id,
+        count=call.count,
+        closed=call.closed,
+        finished=call.finished,
+        abandoned=call.abandoned,
+        queued=call.queued,
+        mean=call.pace.mean,
+    )
+
+
+def of_worker(worker: Worker) -> WorkerView:
+    """A worker as it stands."""
+    return WorkerView(
+        worker=worker.id,
+        credits=worker.credits,
+        quota=worker.quota,
+        is_draining=worker.is_closed,
+        held=tuple(map(of_entry, worker.held)),
+    )

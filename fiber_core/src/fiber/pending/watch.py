@@ -1,0 +1,102 @@
+"""Who sits on work behind a slow unit, and which revokes were not answered in time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from fiber.pending.policy import RevokePolicy
+from fiber.pending.workers import Asked, Entry, Worker
+
+
+class Watch:
+    """The moments at which work is asked back, or goes elsewhere as well.
+
+    A worker that gets work to keep behind its current unit is noted once, in a heap by the moment
+    at which that unit will have run too long. Reports do not touch the heap: a worker that made
+    progress is found out, and noted anew, when its moment has come and an idle worker wants work.
+    """
+
+    __slots__ = ("_asked", "_heap", "_policy", "_serial", "waiting")
+
+    def __init__(self, policy: RevokePolicy) -> None:
+        self._policy = policy
+        self._heap: list[tuple[float, int, Worker]] = []
+        self._serial = 0
+        #: revokes by the moment at which patience ends; what was answered since is skipped
+        self._asked: deque[tuple[float, Entry]] = deque()
+        #: how many entries were asked back and wait for the answer or the end of patience
+        self.waiting = 0
+
+    @property
+    def is_asking(self) -> bool:
+        """True where a revoke may wait for its answer."""
+        return bool(self._asked)
+
+    def note(self, worker: Worker, workers: int) -> None:
+        """Watch a worker that holds work behind its current unit; one of so many workers."""
+        if worker.is_watched:
+            return
+        worker.is_watched = True
+        self._push(self._due(worker), worker)
+        if len(self._heap) > 2 * workers + 64:
+            # Lost workers leave the heap when their moment comes; while nobody is idle it never does.
+            self._heap = [item for item in self._heap if not item[2].is_gone]
+            heapq.heapify(self._heap)
+
+    def victims(self, now: float, idle: int) -> Iterator[Worker]:
+        """Workers whose unit has run too long, while fewer answers are awaited than are idle."""
+        heap = self._heap
+        while heap and heap[0][0] <= now and self.waiting < idle:
+            worker = heapq.heappop(heap)[2]
+            worker.is_watched = False
+            if worker.is_gone or not worker.has_unbegun or self._is_asked(worker):
+                continue
+            due = self._due(worker)
+            if due > now:
+                worker.is_watched = True
+                self._push(due, worker)
+            else:
+                yield worker
+
+    def ask(self, entry: Entry, now: float) -> None:
+        """Note that an entry is asked back."""
+        entry.asked = Asked.WAITING
+        self.waiting += 1
+        self._asked.append((now + self._policy.patience, entry))
+
+    def settle(self, entry: Entry, asked: Asked) -> None:
+        """Note what became of an entry that was asked back."""
+        if entry.asked is Asked.WAITING:
+            self.waiting -= 1
+        entry.asked = asked
+
+    def overdue(self, now: float) -> Iterator[Entry]:
+        """Entries whose revoke was not answered in time."""
+        asked = self._asked
+        while asked and (asked[0][0] <= now or asked[0][1].asked is not Asked.WAITING):
+            entry = asked.popleft()[1]
+            if entry.asked is Asked.WAITING:
+                self.settle(entry, Asked.OVERDUE)
+                yield entry
+
+    def next_deadline(self, idle: int) -> float | None:
+        """When to look again, with so many workers idle; None where nothing is awaited."""
+        moments = []
+        if self._asked:
+            moments.append(self._asked[0][0])
+        if self._heap and self.waiting < idle:
+            moments.append(self._heap[0][0])
+        return min(moments, default=None)
+
+    def _is_asked(self, worker: Worker) -> bool:
+        return any(entry.asked is not Asked.NO for entry in worker.held)
+
+    def _due(self, worker: Worker) -> float:
+        mean = worker.held[0].call.pace.mean or 0.0
+        return worker.since + max(self._policy.floor, self._policy.factor * mean)
+
+    def _push(self, due: float, worker: Worker) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (due, self._serial, worker))
