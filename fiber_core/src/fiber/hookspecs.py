@@ -27,6 +27,20 @@ if TYPE_CHECKING:
         Reason,
     )
 
+__all__ = [
+    "PROJECT",
+    "fiber_backends",
+    "fiber_commands",
+    "fiber_detect_backend",
+    "fiber_job_changed",
+    "fiber_listen_address",
+    "fiber_resource_providers",
+    "fiber_submit_job",
+    "fiber_worker_lost",
+    "hookimpl",
+    "hookspec",
+]
+
 #: the pluggy project name and the entry-point group
 PROJECT = "fiber"
 

@@ -59,5 +59,5 @@ def test_a_text_without_unit_is_refused_because_kubernetes_would_read_bytes():
 
 
 def test_the_suffix_that_docker_and_kubernetes_read_differently_is_refused():
-    with pytest.raises(ValueError, match="thousandth of a byte in Kubernetes: write '512Mi'"):
+    with pytest.raises(ValueError, match="counts thousandths of a byte: write '512Mi'"):
         megabytes("512m")

@@ -58,7 +58,7 @@ def megabytes(value: int | str) -> int:
     if suffix == "m":
         # Docker reads it as mega, Kubernetes as a thousandth
         number = match["number"]
-        msg = f"memory {value!r} is a thousandth of a byte in Kubernetes: write '{number}Mi'"
+        msg = f"memory {value!r} counts thousandths of a byte: write '{number}Mi'"
         raise ValueError(msg)
     if suffix[0] in "eE" and len(suffix) > 1 and suffix != "Ei":
         size = Decimal(match["number"] + suffix) if suffix[1] in "+-0123456789" else None

@@ -1,0 +1,127 @@
+"""The fixture that proves tests leave nothing behind does find what they leave."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def run(tmp_path, body):
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(SUPPORT)!r})\n"
+        "import hygiene\nhygiene._PATIENCE = 0.3\npytest_plugins = ['hygiene']\n"
+    )
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(body))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "body,told",
+    [
+        (
+            """
+            import threading
+            def test_it():
+                threading.Thread(target=threading.Event().wait, daemon=True, name="left").start()
+            """,
+            "thread 'left'",
+        ),
+        (
+            """
+            import subprocess, sys
+            left = []
+            def test_it():
+                code = "import signal; signal.alarm(20); signal.pause()"
+                left.append(subprocess.Popen([sys.executable, "-c", code]))
+            def teardown_module():
+                for process in left:
+                    process.kill()
+                    process.wait()
+            """,
+            "signal.pause()",
+        ),
+        (
+            """
+            import os, pathlib
+            def test_it():
+                pathlib.Path(os.environ["XDG_RUNTIME_DIR"], "fiber").mkdir()
+            """,
+            "file fiber",
+        ),
+        (
+            """
+            import os
+            def test_it():
+                os.environ["FIBER_X"] = "1"
+            """,
+            "os.environ['FIBER_X'] was None, is '1'",
+        ),
+        (
+            """
+            import logging
+            def test_it():
+                logging.getLogger("fiber").addHandler(logging.StreamHandler())
+            """,
+            "handlers: was ()",
+        ),
+        (
+            """
+            import signal
+            def test_it():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            """,
+            "signals: was",
+        ),
+    ],
+    ids=["thread", "process", "file", "environment", "log handler", "signal handler"],
+)
+def test_what_a_test_leaves_is_named(tmp_path, body, told):
+    done = run(tmp_path, body)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "this test left behind:" in done.stdout
+    assert told in done.stdout
+
+
+def test_an_orphan_is_found_at_the_end_and_ended(tmp_path):
+    orphan = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}])".format(
+        "import signal; signal.alarm(20); signal.pause()"
+    )
+    done = run(
+        tmp_path,
+        f"""
+        import subprocess, sys
+        def test_it():
+            subprocess.run([sys.executable, "-c", {orphan!r}], check=True)
+        """,
+    )
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "these processes outlived the tests" in done.stderr
+
+
+def test_a_tidy_test_passes(tmp_path):
+    done = run(
+        tmp_path,
+        """
+        import subprocess, sys, threading
+        def test_it():
+            thread = threading.Thread(target=print)
+            thread.start()
+            subprocess.run([sys.executable, "-c", "pass"], check=True)
+            thread.join()
+        """,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr

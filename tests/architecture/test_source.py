@@ -1,0 +1,48 @@
+"""What every module of every distribution is held to."""
+
+import ast
+import re
+
+import pytest
+
+import layout
+
+MODULES = list(layout.modules(*layout.SOURCES))
+CORE = list(layout.modules(layout.CORE))
+BACKEND_WORDS = re.compile(
+    r"docker|k8s|kubernetes|paramiko|boto|fiber_local|fiber-local", re.IGNORECASE
+)
+
+
+def words_of_code(path):
+    """Line and text of every identifier and string, without comments and docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in prose:
+                yield node.lineno, node.value
+        else:
+            for field in ("id", "attr", "arg", "name", "module"):
+                word = getattr(node, field, None)
+                if isinstance(word, str):
+                    yield getattr(node, "lineno", 0), word
+
+
+@pytest.mark.parametrize("name,path", MODULES, ids=[name for name, _ in MODULES])
+def test_a_module_is_at_most_400_lines(name, path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("name,path", MODULES, ids=[name for name, _ in MODULES])
+def test_a_module_says_what_it_is_for(name, path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name,path", CORE, ids=[name for name, _ in CORE])
+def test_no_code_of_the_core_names_a_backend(name, path):
+    assert [found for found in words_of_code(path) if BACKEND_WORDS.search(found[1])] == []

@@ -1,0 +1,206 @@
+"""Proves of every test that it left no thread, process, socket file or folder, and no setting.
+
+The whole session runs in a run root of its own, so that other programs of the same user are
+neither seen nor disturbed, and every process of it carries a mark in its environment, by which
+orphans are found at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+import pytest
+
+_MARK = "PYTEST_FIBER_SESSION"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
+# helpers that the standard library keeps until the interpreter ends
+_STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_PATIENCE = 8.0
+_previous_root = os.environ.get("XDG_RUNTIME_DIR")
+
+
+@attrs.frozen
+class Snapshot:
+    """What a test may not change."""
+
+    threads: frozenset[threading.Thread]
+    processes: frozenset[int]
+    files: frozenset[str]
+    environ: dict[str, str]
+    handlers: tuple[logging.Handler, ...]
+    levels: tuple[int, ...]
+    signals: tuple[object, ...]
+    cwd: str
+
+    @classmethod
+    def take(cls) -> Snapshot:
+        loggers = (logging.getLogger(), logging.getLogger("fiber"))
+        return cls(
+            threads=frozenset(
+                thread
+                for thread in threading.enumerate()
+                # a thread of nng's that once called back; it belongs to no test
+                if not isinstance(thread, threading._DummyThread)
+            ),
+            processes=frozenset(_descendants(os.getpid())),
+            files=frozenset(_listing(Path(os.environ.get("XDG_RUNTIME_DIR", os.devnull)))),
+            environ={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+            handlers=tuple(
+                handler
+                for logger in loggers
+                for handler in logger.handlers
+                if not type(handler).__module__.startswith("_pytest.")
+            ),
+            levels=tuple(logger.level for logger in loggers),
+            signals=tuple(signal.getsignal(number) for number in _SIGNALS),
+            cwd=str(Path.cwd()),
+        )
+
+    def lingering(self) -> list[str]:
+        """What is here now that was not, and needs a moment to go."""
+        now = Snapshot.take()
+        found = [f"thread {thread.name!r}" for thread in now.threads - self.threads]
+        found += [
+            f"process {pid}: {command}"
+            for pid in now.processes - self.processes
+            if (command := _command(pid)) and not any(name in command for name in _STDLIB_HELPERS)
+        ]
+        found += [f"file {name}" for name in sorted(now.files - self.files)]
+        return found
+
+    def changed(self) -> list[str]:
+        """Settings that are not as they were."""
+        now = Snapshot.take()
+        found = [
+            f"os.environ[{name!r}] was {self.environ.get(name)!r}, is {now.environ.get(name)!r}"
+            for name in sorted(self.environ.keys() | now.environ.keys())
+            if self.environ.get(name) != now.environ.get(name)
+        ]
+        for what in ("handlers", "levels", "signals", "cwd"):
+            before, after = getattr(self, what), getattr(now, what)
+            if before != after:
+                found.append(f"{what}: was {before!r}, is {after!r}")
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, a process, a file of the run root or a changed setting."""
+    shared = _runtime()
+    before = Snapshot.take()
+    yield
+    # one that was there before belongs to a fixture of wider scope, which closes it itself
+    if _runtime() is not shared:
+        _close_runtime()
+    if request.node.get_closest_marker("lingers"):
+        return
+    left = before.lingering()
+    deadline = time.monotonic() + _PATIENCE
+    while left and time.monotonic() < deadline:
+        # threads, descendants of any depth and files have no common event to wait for
+        time.sleep(0.01)
+        left = before.lingering()
+    problems = left + before.changed()
+    if problems:
+        pytest.fail("this test left behind:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+def pytest_configure() -> None:
+    os.environ[_MARK] = f"{os.getpid()}-{time.time_ns()}"
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="ft-")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _close_runtime()
+    left = _orphans()
+    deadline = time.monotonic() + _PATIENCE
+    while left and time.monotonic() < deadline:
+        # orphans are no children of ours, so nothing tells of their end
+        time.sleep(0.05)
+        left = _orphans()
+    if left:
+        lines = [f"  {process.pid}: {_command(process.pid)}" for process in left]
+        print("\nthese processes outlived the tests:", *lines, sep="\n", file=sys.stderr)
+        for process in left:
+            process.kill()
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ.pop("XDG_RUNTIME_DIR"), ignore_errors=True)
+    if _previous_root is not None:
+        os.environ["XDG_RUNTIME_DIR"] = _previous_root
+    del os.environ[_MARK]
+
+
+def _runtime() -> Any:
+    # asked only where something imported it: most tests need no runtime, and must not load one
+    module = sys.modules.get("fiber.runtime")
+    return None if module is None else module.started()
+
+
+def _close_runtime() -> None:
+    runtime = _runtime()
+    if runtime is not None:
+        runtime.close()
+
+
+def _orphans() -> list[psutil.Process]:
+    mark = os.environ[_MARK]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            marked = process.environ().get(_MARK) == mark
+            helper = any(name in " ".join(process.cmdline()) for name in _STDLIB_HELPERS)
+        except (psutil.Error, OSError):
+            continue
+        if marked and not helper and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    if sys.platform != "linux":
+        yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
+        return
+    try:
+        children = [
+            int(word)
+            for task in tasks.iterdir()
+            for word in (task / "children").read_text().split()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        # it ended while we looked
+        return
+    for child in children:
+        yield child
+        yield from _descendants(child)
+
+
+def _command(pid: int) -> str:
+    """The command line of a process; empty where it has ended, zombies named as such."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return f"{process.name()} (ended, and nobody waited for it)"
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _listing(root: Path) -> Iterator[str]:
+    if root.is_dir():
+        yield from (str(path.relative_to(root)) for path in root.rglob("*"))

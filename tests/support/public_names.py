@@ -1,0 +1,39 @@
+"""The public names of Fiber; run it to write them down after a change on purpose.
+
+python tests/support/public_names.py > tests/architecture/public_names.txt
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+
+#: what users and authors of plugins import from; everything else may change at any time
+PUBLIC_MODULES = (
+    "fiber",
+    "fiber.abc",
+    "fiber.context",
+    "fiber.exceptions",
+    "fiber.hints",
+    "fiber.hookspecs",
+    "fiber.model",
+    "fiber.pool",
+    "fiber.process",
+    "fiber.queues",
+    "fiber.testing",
+)
+
+
+def existing() -> tuple[str, ...]:
+    return tuple(name for name in PUBLIC_MODULES if importlib.util.find_spec(name))
+
+
+def public_names() -> Iterator[str]:
+    for module in existing():
+        for name in sorted(importlib.import_module(module).__all__):
+            yield f"{module}.{name}"
+
+
+if __name__ == "__main__":
+    print("\n".join(public_names()))
