@@ -105,13 +105,14 @@ class Plugins:
     @property
     def broken(self) -> tuple[BrokenPlugin, ...]:
         """Plugins that could not be loaded, or failed when they were asked what they offer."""
+        self._all_indexes()
         return tuple(self._broken.values())
 
     @property
     def clashes(self) -> tuple[PluginClashError, ...]:
         """Names that are offered twice; nobody gets such a name, save the core its own."""
         found = list(self._clashes)
-        for index in (self._backend_index(), self._provider_index(), self._command_index()):
+        for index in self._all_indexes():
             found.extend(index.clashes.values())
         return tuple(found)
 
@@ -245,8 +246,7 @@ class Plugins:
                 continue
             others = [plugin for other, plugin in everyone.items() if other != name]
             try:
-                results = self._manager.subset_hook_caller(hook, others)(**arguments)
-                answers = [tuple(r) if isinstance(r, Iterable) else r for r in results]
+                answers = list(self._manager.subset_hook_caller(hook, others)(**arguments))
             except Exception as error:
                 self._break(source, hook, error)
                 continue
@@ -273,6 +273,9 @@ class Plugins:
         plugin = self._manager.get_plugin(source.name)
         return [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
 
+    def _all_indexes(self) -> tuple[Index[Any], ...]:
+        return self._backend_index(), self._provider_index(), self._command_index()
+
     def _backend_index(self) -> Index[BackendInfo]:
         return self._index("fiber_backends", "the backend name", check_backend)
 
@@ -288,8 +291,8 @@ class Plugins:
                 index: Index[Any] = Index(what)
                 for source, offers in self.answers(hook):
                     try:
-                        named = [(check(offer), offer) for offer in offers or ()]
-                    except PluginError as error:
+                        named = [(check(offer), offer) for offer in offers]
+                    except Exception as error:
                         self._break(source, hook, error)
                         continue
                     for names, offer in named:

@@ -1,0 +1,166 @@
+"""The backend is the one that was named, else the one detected, else the default."""
+
+import pytest
+
+from fiber.abc import Backend
+from fiber.backend import choose_backend, load_backend
+from fiber.config import load_config
+from fiber.exceptions import (
+    BackendError,
+    BackendNotInstalledError,
+    BackendUnavailableError,
+    PluginError,
+    UnknownBackendError,
+)
+from fiber.hookspecs import hookimpl
+from fiber.model import BackendClaim, BackendContext, BackendInfo
+from fiber.plugins import load_plugins
+
+
+class Blue(Backend):
+    name = "blue"
+
+    def __init__(self, context=None):
+        self.context = context
+
+    def submit(self, spec): ...
+    def events(self, run_id): ...
+    def status(self, jobs): ...
+    def terminate(self, job, *, grace=5.0): ...
+    def kill(self, job): ...
+    def list(self, run_id=None): ...
+    def cleanup(self, run_id): ...
+    def capacity(self): ...
+    def reach(self, job): ...
+    def check(self): ...
+    def close(self): ...
+
+
+def plugins(*infos, claims=()):
+    class Offers:
+        @hookimpl
+        def fiber_backends(self):
+            return infos
+
+    made = [Offers()]
+    for claim in claims:
+
+        class Claims:
+            @hookimpl
+            def fiber_detect_backend(self, environ, claim=claim):
+                return claim if environ.get("HERE") else None
+
+        made.append(Claims())
+    return load_plugins(entry_points=(), extra=made)
+
+
+def info(name, **fields):
+    return BackendInfo(name=name, load=fields.pop("load", Blue), **fields)
+
+
+@pytest.fixture
+def choose(tmp_path):
+    def choose(loaded, environ=None, **arguments):
+        environ = environ or {}
+        config = load_config(arguments, environ, tmp_path)
+        return choose_backend(loaded, config, environ).name
+
+    return choose
+
+
+class TestChoice:
+    def test_an_argument_wins_over_the_environment(self, choose):
+        loaded = plugins(info("blue"), info("red"))
+
+        assert choose(loaded, {"FIBER_BACKEND": "red"}, backend="blue") == "blue"
+
+    def test_a_named_backend_wins_over_a_detected_one(self, choose):
+        loaded = plugins(info("blue"), info("red"), claims=[BackendClaim("red", "a red file")])
+
+        assert choose(loaded, {"FIBER_BACKEND": "blue", "HERE": "1"}) == "blue"
+
+    def test_a_detected_backend_wins_over_the_default(self, choose):
+        loaded = plugins(
+            info("blue", default=True), info("red"), claims=[BackendClaim("red", "a red file")]
+        )
+
+        assert choose(loaded, {"HERE": "1"}) == "red"
+        assert choose(loaded) == "blue"
+
+    def test_two_claims_are_an_error_that_quotes_both(self, choose):
+        claims = [BackendClaim("red", "a red file"), BackendClaim("blue", "a blue file")]
+        loaded = plugins(info("blue"), info("red"), claims=claims)
+
+        with pytest.raises(BackendError, match=r"'blue' \(a blue file\) and 'red' \(a red file\)"):
+            choose(loaded, {"HERE": "1"})
+        assert choose(loaded, {"HERE": "1"}, backend="red") == "red"
+
+    def test_two_claims_for_one_backend_agree(self, choose):
+        claims = [BackendClaim("red", "a red file"), BackendClaim("red", "a red socket")]
+
+        assert choose(plugins(info("red"), claims=claims), {"HERE": "1"}) == "red"
+
+    @pytest.mark.parametrize("claim", [BackendClaim("green", "?"), "blue"])
+    def test_a_claim_that_makes_no_sense_breaks_only_its_plugin(self, choose, claim):
+        loaded = plugins(info("blue", default=True), claims=[claim])
+
+        assert choose(loaded, {"HERE": "1"}) == "blue"
+        assert [broken.distribution for broken in loaded.broken] == ["Claims"]
+
+    def test_two_defaults_are_an_error_that_names_both(self, choose):
+        loaded = plugins(info("blue", default=True), info("red", default=True))
+
+        with pytest.raises(BackendError, match=r"'blue' of Offers and 'red' of Offers; choose"):
+            choose(loaded)
+
+    def test_without_a_default_the_error_tells_what_is_installed_and_what_is_broken(self, choose):
+        loaded = plugins(info("blue"), info("red", api=(99, 0)), info("Bad Name"))
+        with pytest.raises(BackendError, match=r"none of those installed \(none\).*'Bad Name'"):
+            choose(loaded)
+
+        loaded = plugins(info("blue"), info("red", api=(99, 0)))
+        with pytest.raises(BackendError, match=r"\(blue\) is the default; .*'red'.*99\.0"):
+            choose(loaded)
+
+    def test_an_unknown_name_tells_where_it_was_set(self, choose):
+        with pytest.raises(UnknownBackendError, match=r"'x' \(environment FIBER_BACKEND\)"):
+            choose(plugins(info("blue")), {"FIBER_BACKEND": "x"})
+
+    def test_a_known_name_that_is_not_installed_tells_what_to_install(self, choose):
+        with pytest.raises(BackendNotInstalledError, match="pip install fiber-docker"):
+            choose(plugins(info("blue")), backend="docker")
+
+
+class TestLoading:
+    def test_a_backend_gets_its_context(self):
+        context = BackendContext(run_id="0123abcd")
+
+        assert load_backend(plugins(info("blue")), "blue", context).context is context
+
+    def test_a_missing_sdk_is_an_error_that_names_the_distribution_and_the_fix(self):
+        def load(context):
+            pass
+
+        with pytest.raises(PluginError, match=r"'blue' of Offers .*no_such_sdk.*pip install") as e:
+            load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
+
+        assert isinstance(e.value.__cause__, ImportError)
+
+    def test_a_bug_of_a_plugin_is_an_error_that_names_it(self):
+        def load(context):
+            raise ZeroDivisionError("oops")
+
+        with pytest.raises(PluginError, match=r"'blue' of Offers .*ZeroDivisionError: oops$"):
+            load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
+
+    def test_an_error_of_fibers_own_passes_unchanged(self):
+        def load(context):
+            raise BackendUnavailableError("nobody answers at blue:1234")
+
+        with pytest.raises(BackendUnavailableError, match="^nobody answers at blue:1234$"):
+            load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
+
+    @pytest.mark.parametrize("name, load", [("red", Blue), ("blue", lambda _: None)])
+    def test_what_is_made_must_be_a_backend_of_that_name(self, name, load):
+        with pytest.raises(PluginError, match="in place of a backend of that name"):
+            load_backend(plugins(info(name, load=load)), name, BackendContext())

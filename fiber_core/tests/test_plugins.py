@@ -1,0 +1,486 @@
+"""Plugins are loaded one by one; what is broken, clashes or is too new is named and harms no other."""
+
+import importlib.metadata
+import logging
+import sys
+import threading
+
+import attrs
+import click
+import pytest
+
+from distributions import Site
+from fiber import plugins as plugins_module
+from fiber.abc import API_VERSION, ResourceProvider
+from fiber.exceptions import (
+    BackendNotInstalledError,
+    PluginClashError,
+    PluginError,
+    PluginVersionError,
+    ResourceError,
+    UnknownBackendError,
+)
+from fiber.hookspecs import hookimpl
+from fiber.model import BackendInfo, JobState, JobStatus
+from fiber.plugins import load_plugins
+
+GOOD = """
+@hookimpl
+def fiber_backends():
+    return [BackendInfo(name="{name}", aliases=("{name}-too",), load=refuse)]
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    before = set(sys.modules)
+    made = Site(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(made.folder))
+    yield made
+    for name in set(sys.modules) - before:
+        if name.startswith("plugin_"):
+            del sys.modules[name]
+
+
+def good(name):
+    return GOOD.format(name=name)
+
+
+def load(site):
+    return load_plugins(entry_points=site.entry_points())
+
+
+def offer(*names, **fields):
+    class Offers:
+        @hookimpl
+        def fiber_backends(self):
+            return [BackendInfo(name=name, load=lambda _: None, **fields) for name in names]
+
+    return Offers()
+
+
+def provider(of):
+    class Provider(ResourceProvider):
+        kind = of
+        device_class = f"example.com/{of}"
+
+        def probe(self):
+            return ("true",)
+
+        def parse(self, output):
+            return ()
+
+        def environment(self, devices):
+            return {}
+
+    return Provider()
+
+
+class TestLoading:
+    def test_a_backend_is_found_by_name_and_alias_in_any_case(self, site):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        loaded = load(site)
+
+        assert set(loaded.backends()) == {"blue"}
+        assert loaded.find_backend("blue") is loaded.find_backend(" Blue-TOO ")
+        assert str(loaded.source("blue")) == "fiber-blue 1.0"
+
+    def test_installed_entry_points_are_loaded_unless_others_are_given(self, site):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        assert "blue" in load_plugins().backends()
+        assert "blue" not in load_plugins(entry_points=()).backends()
+
+    def test_a_plugin_that_cannot_be_imported_is_recorded_and_breaks_no_other(self, site, caplog):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+        site.add(
+            "fiber-red",
+            version="2.5",
+            entry_points={"red": "plugin_red"},
+            modules={"plugin_red": "import no_such_sdk"},
+        )
+
+        loaded = load(site)
+
+        (broken,) = loaded.broken
+        assert (broken.name, broken.distribution, broken.version) == ("red", "fiber-red", "2.5")
+        assert isinstance(broken.error, ModuleNotFoundError)
+        assert set(loaded.backends()) == {"blue"}
+        assert "plugin 'red' of fiber-red 2.5 is broken and not used" in caplog.text
+
+    @pytest.mark.parametrize("source", ["1 / 0", "raise SystemExit(3)", "def syntax error"])
+    def test_whatever_an_import_raises_is_recorded(self, site, source):
+        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
+
+        assert [broken.name for broken in load(site).broken] == ["red"]
+
+    def test_asking_for_the_backend_of_a_broken_plugin_says_so(self, site):
+        site.add(
+            "fiber-red",
+            entry_points={"red": "plugin_red"},
+            modules={"plugin_red": "import no_such_sdk"},
+        )
+
+        with pytest.raises(
+            PluginError, match=r"'red' cannot be used: .*fiber-red 1\.0.*no_such_sdk"
+        ) as caught:
+            load(site).find_backend("red")
+
+        assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+        assert caught.value.plugin == "fiber-red"
+
+    def test_a_known_backend_is_found_broken_by_its_alias_too(self, site):
+        site.add("fiber-k8s", entry_points={"k8s": "plugin_k"}, modules={"plugin_k": "1 / 0"})
+
+        with pytest.raises(PluginError, match=r"'kubernetes' cannot be used: .*fiber-k8s 1\.0"):
+            load(site).find_backend("kubernetes")
+
+    def test_an_unknown_hook_makes_its_plugin_a_broken_one(self, site):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+        source = good("red") + "\n@hookimpl\ndef fiber_bakcends(): pass\n"
+        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
+
+        loaded = load(site)
+
+        (broken,) = loaded.broken
+        assert broken.distribution == "fiber-red"
+        assert "fiber_bakcends" in str(broken.error)
+        assert set(loaded.backends()) == {"blue"}
+
+    def test_a_hook_with_an_unknown_argument_makes_its_plugin_a_broken_one(self, site):
+        source = "@hookimpl\ndef fiber_backends(nonsense): pass\n"
+        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
+
+        loaded = load(site)
+
+        assert "nonsense" in str(loaded.broken[0])
+        assert loaded.backends() == {}
+
+    def test_a_hook_may_take_fewer_arguments(self):
+        class Quiet:
+            @hookimpl
+            def fiber_detect_backend(self):
+                return "seen"
+
+        loaded = load_plugins(entry_points=(), extra=[Quiet()])
+
+        assert [answer for _, answer in loaded.answers("fiber_detect_backend", environ={})] == [
+            "seen"
+        ]
+        assert loaded.broken == ()
+
+    def test_a_listing_that_raises_breaks_only_its_own_plugin(self):
+        class Raises:
+            @hookimpl
+            def fiber_backends(self):
+                yield from offer("red").fiber_backends()
+                raise RuntimeError("half way")
+
+        loaded = load_plugins(entry_points=(), extra=[offer("blue"), Raises(), offer("green")])
+
+        assert set(loaded.backends()) == {"blue", "green"}
+        assert [broken.distribution for broken in loaded.broken] == ["Raises"]
+
+    @pytest.mark.parametrize("answer", [["blue"], [BackendInfo], [None]])
+    def test_a_listing_of_something_else_breaks_its_plugin(self, answer):
+        class Lists:
+            @hookimpl
+            def fiber_backends(self):
+                return answer
+
+        loaded = load_plugins(entry_points=(), extra=[Lists()])
+
+        assert loaded.backends() == {}
+        assert "must return BackendInfo" in str(loaded.broken[0])
+
+    def test_a_backend_needs_a_name_that_can_be_part_of_a_variable(self):
+        loaded = load_plugins(entry_points=(), extra=[offer("Big_Blue")])
+
+        assert "lower-case" in str(loaded.broken[0])
+
+    def test_settings_of_a_backend_are_an_attrs_class(self):
+        loaded = load_plugins(entry_points=(), extra=[offer("blue", config=dict)])
+
+        assert "attrs class" in str(loaded.broken[0])
+
+    def test_the_same_module_under_two_entry_points_is_used_once(self, site):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue", "azure": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        loaded = load(site)
+
+        assert set(loaded.backends()) == {"blue"}
+        assert [broken.distribution for broken in loaded.broken] == ["fiber-blue"]
+
+    def test_many_threads_may_ask_at_once(self):
+        asked = []
+
+        class Counts:
+            @hookimpl
+            def fiber_backends(self):
+                asked.append(1)
+                return offer("blue").fiber_backends()
+
+        loaded = load_plugins(entry_points=(), extra=[Counts()])
+        threads = [threading.Thread(target=loaded.backends) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert asked == [1]
+
+
+class TestClashes:
+    def test_of_two_equal_entry_points_neither_is_loaded_and_both_are_named(self, site):
+        for who in ("fiber-one", "fiber-two"):
+            module = f"plugin_{who[-3:]}"
+            site.add(who, entry_points={"blue": module}, modules={module: good("blue")})
+
+        loaded = load(site)
+
+        with pytest.raises(PluginClashError, match=r"fiber-one 1\.0 and fiber-two 1\.0"):
+            loaded.find_backend("blue")
+        assert [broken.distribution for broken in loaded.broken] == ["fiber-one", "fiber-two"]
+        assert len(loaded.clashes) == 1
+
+    def test_one_distribution_found_twice_is_no_clash(self, site):
+        site.add(
+            "fiber-blue",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        loaded = load_plugins(entry_points=[*site.entry_points(), *site.entry_points()])
+
+        assert set(loaded.backends()) == {"blue"}
+        assert loaded.broken == ()
+
+    def test_a_backend_name_offered_twice_belongs_to_neither(self, site):
+        site.add(
+            "fiber-one", entry_points={"one": "plugin_one"}, modules={"plugin_one": good("blue")}
+        )
+        site.add(
+            "fiber-two", entry_points={"two": "plugin_two"}, modules={"plugin_two": good("blue")}
+        )
+        site.add(
+            "fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": good("red")}
+        )
+
+        loaded = load(site)
+
+        assert set(loaded.backends()) == {"red"}
+        with pytest.raises(
+            PluginClashError, match=r"'blue' is offered by fiber-one 1\.0 and fiber-two 1\.0"
+        ) as caught:
+            loaded.find_backend("blue")
+        assert caught.value.plugin == "fiber-two"
+
+    def test_an_alias_that_is_another_backends_name_is_a_clash_of_that_word_alone(self):
+        loaded = load_plugins(
+            entry_points=(), extra=[offer("blue"), offer("red", aliases=("blue",))]
+        )
+
+        with pytest.raises(PluginClashError, match="'blue'"):
+            loaded.find_backend("blue")
+        assert loaded.find_backend("red").name == "red"
+
+    def test_a_resource_kind_offered_twice_belongs_to_neither(self):
+        class One:
+            @hookimpl
+            def fiber_resource_providers(self):
+                return [provider("tpu"), provider("fpga")]
+
+        class Two:
+            @hookimpl
+            def fiber_resource_providers(self):
+                return [provider("tpu")]
+
+        loaded = load_plugins(entry_points=(), extra=[One(), Two()])
+
+        assert set(loaded.providers()) == {"gpu", "fpga"}
+        with pytest.raises(
+            PluginClashError, match=r"the resource kind 'tpu' is offered by One and Two"
+        ):
+            loaded.find_provider("tpu")
+
+    def test_nobody_can_take_a_name_of_the_core(self):
+        class Taker:
+            @hookimpl
+            def fiber_resource_providers(self):
+                return [provider("gpu")]
+
+        loaded = load_plugins(entry_points=(), extra=[Taker()])
+
+        assert type(loaded.find_provider("gpu")).__module__ == "fiber.resources.nvidia"
+        assert "'gpu' is offered by fiber-core" in str(loaded.clashes[0])
+
+    def test_a_command_offered_twice_belongs_to_neither(self):
+        class One:
+            @hookimpl
+            def fiber_commands(self):
+                return [click.Command("dance"), click.Command("sing")]
+
+        class Two:
+            @hookimpl
+            def fiber_commands(self):
+                return [click.Command("dance")]
+
+        loaded = load_plugins(entry_points=(), extra=[One(), Two()])
+
+        assert set(loaded.commands()) == {"sing"}
+        assert "the command 'dance' is offered by One and Two" in str(loaded.clashes[0])
+
+    def test_a_command_without_a_name_breaks_its_plugin(self):
+        class Nameless:
+            @hookimpl
+            def fiber_commands(self):
+                return [click.Command(None)]
+
+        loaded = load_plugins(entry_points=(), extra=[Nameless()])
+
+        assert loaded.commands() == {}
+        assert "have a name" in str(loaded.broken[0])
+
+
+class TestNames:
+    def test_an_unknown_name_lists_the_known_ones_and_the_nearest(self):
+        loaded = load_plugins(entry_points=(), extra=[offer("blue")])
+
+        with pytest.raises(UnknownBackendError) as caught:
+            loaded.find_backend("bleu", origin="environment FIBER_BACKEND")
+
+        text = str(caught.value)
+        assert text.startswith(
+            "unknown backend 'bleu' (environment FIBER_BACKEND): installed are blue;"
+        )
+        assert text.endswith("did you mean 'blue'?")
+
+    def test_a_name_like_nothing_gets_no_guess(self):
+        with pytest.raises(UnknownBackendError) as caught:
+            load_plugins(entry_points=()).find_backend("zzzzzzzzz")
+
+        assert "installed are none" in str(caught.value)
+        assert "did you mean" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["k8s", "kubernetes"])
+    def test_a_known_name_that_is_not_installed_says_what_to_install(self, name):
+        with pytest.raises(
+            BackendNotInstalledError, match=r"not installed: pip install fiber-k8s$"
+        ):
+            load_plugins(entry_points=()).find_backend(name)
+
+    def test_an_unknown_kind_of_device_lists_the_installed_ones(self):
+        with pytest.raises(ResourceError, match=r"'quantum' is installed; installed are gpu$"):
+            load_plugins(entry_points=()).find_provider("quantum")
+
+    def test_kinds_of_devices_are_listed_for_hints(self):
+        assert "gpu" in plugins_module.resource_kinds()
+
+
+class TestVersions:
+    @pytest.mark.parametrize(
+        "api, upgrade",
+        [
+            ((API_VERSION[0] + 1, 0), "upgrade fiber-core"),
+            ((API_VERSION[0], API_VERSION[1] + 1), "upgrade fiber-core"),
+            ((API_VERSION[0] - 1, 0), "upgrade Offers"),
+        ],
+    )
+    def test_a_backend_for_another_api_is_refused_by_name_and_others_work(self, api, upgrade):
+        loaded = load_plugins(entry_points=(), extra=[offer("red", api=api), offer("blue")])
+
+        assert set(loaded.backends()) == {"blue"}
+        with pytest.raises(PluginVersionError, match=f"'red' of Offers .*{upgrade}"):
+            loaded.find_backend("red")
+        assert set(loaded.refused()) == {"red"}
+
+    def test_a_backend_for_this_api_or_an_earlier_minor_works(self):
+        loaded = load_plugins(entry_points=(), extra=[offer("blue", api=(API_VERSION[0], 0))])
+
+        assert set(loaded.backends()) == {"blue"}
+
+
+class TestOverview:
+    def test_each_plugin_is_listed_with_its_version_and_what_it_offers(self, site):
+        site.add(
+            "fiber-blue",
+            version="3.1",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        by_name = {plugin.name: plugin for plugin in load(site).distributions()}
+
+        blue = by_name["blue"]
+        assert (blue.distribution, blue.version) == ("fiber-blue", "3.1")
+        assert [info.name for info in blue.backends] == ["blue"]
+        assert blue.hooks == ("fiber_backends",)
+        assert by_name["fiber.resources.plugin"].resources == ("gpu",)
+        assert by_name["fiber.defaults"].distribution == "fiber-core"
+
+    def test_the_metadata_version_is_the_one_listed(self, site):
+        site.add(
+            "fiber-blue",
+            version="3.1",
+            entry_points={"blue": "plugin_blue"},
+            modules={"plugin_blue": good("blue")},
+        )
+
+        assert importlib.metadata.version("fiber-blue") == "3.1"
+
+
+class TestNotifications:
+    def test_every_plugin_hears_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
+        heard = []
+
+        class Raises:
+            @hookimpl
+            def fiber_job_changed(self, job):
+                raise ValueError("no")
+
+        class Hears:
+            @hookimpl
+            def fiber_job_changed(self, job, current):
+                heard.append((job, current.state))
+
+        loaded = load_plugins(entry_points=(), extra=[Raises(), Hears(), Raises()])
+        with caplog.at_level(logging.WARNING, "fiber.plugins"):
+            loaded.notify(
+                "fiber_job_changed",
+                job="j",
+                previous=None,
+                current=JobStatus(state=JobState.RUNNING),
+            )
+
+        assert heard == [("j", JobState.RUNNING)]
+        assert "Raises" in caplog.text
+
+    def test_an_error_of_a_hook_with_one_answer_reaches_the_caller(self):
+        @attrs.frozen
+        class Refusing:
+            def submit(self, spec):
+                raise ValueError("no room")
+
+        with pytest.raises(ValueError, match="no room"):
+            load_plugins(entry_points=()).hook.fiber_submit_job(backend=Refusing(), spec=None)
