@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Sets up a checkout and runs it: ``python3 bootstrap.py train`` or ``python3 bootstrap.py test``.
+
+Needs Python 3.10 or later and pip, nothing else. It makes the virtual environment ``.venv`` beside
+this file, installs both packages into it in place, and passes further arguments on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "fiber-bootstrap"
+PACKAGES = ("fiber_core", "plugins/fiber_local")
+EXTRAS = {"train": "examples", "test": "testing"}
+OLDEST_PYTHON = (3, 10)
+# the first pip that installs these packages in place
+OLDEST_PIP = (21, 3)
+
+
+def main(arguments: list[str]) -> int:
+    """Set up what a subcommand needs and run it; return its exit code."""
+    if not arguments or arguments[0] not in EXTRAS:
+        print(
+            "usage: python3 bootstrap.py train [ARGUMENT ...]   evolution strategies on CartPole\n"
+            "       python3 bootstrap.py test  [ARGUMENT ...]   the tests (arguments of pytest)",
+            file=sys.stderr,
+        )
+        return 2
+    if sys.version_info < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        found = sys.version.split()[0]
+        print(f"Python {wanted} or later is needed, this is {found}", file=sys.stderr)
+        return 2
+    command, *rest = arguments
+    python = VENV / "bin" / "python"
+    try:
+        install(python, EXTRAS[command])
+    except subprocess.CalledProcessError as error:
+        print(f"setting up failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
+        return 1
+    if command == "train":
+        program = [str(python), str(ROOT / "examples" / "es_cartpole.py"), *rest]
+    else:
+        program = [str(python), "-m", "pytest", *rest]
+        os.chdir(ROOT)
+    become(program)
+
+
+def become(program: list[str]) -> NoReturn:
+    """Go on as another program, so that Ctrl-C and exit codes are its own."""
+    sys.stdout.flush()
+    os.execv(program[0], program)  # noqa: S606 - an argv without a shell is the safe form
+
+
+def install(python: Path, extra: str) -> None:
+    """Make the virtual environment where it is missing and install what is not in it yet."""
+    wanted = fingerprint()
+    done = read_stamp()
+    if wanted not in done or not python.exists():
+        done = [wanted]
+        make_venv(python)
+    if extra in done:
+        return
+    print(f"installing fiber-core[{extra}] and fiber-local into {VENV}", flush=True)
+    core, local = (str(ROOT / package) for package in PACKAGES)
+    pip(python, "install", "--quiet", "-e", f"{core}[{extra}]", "-e", local)
+    STAMP.write_text("\n".join([*done, extra]), encoding="utf-8")
+
+
+def fingerprint() -> str:
+    """Changes when the packages' requirements or the Python do."""
+    digest = hashlib.sha256(sys.version.encode())
+    for package in PACKAGES:
+        digest.update((ROOT / package / "pyproject.toml").read_bytes())
+    digest.update(str(ROOT).encode())
+    return digest.hexdigest()
+
+
+def read_stamp() -> list[str]:
+    """The fingerprint and the extras of an earlier call; empty where there is no trace of one."""
+    try:
+        return STAMP.read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+
+
+def make_venv(python: Path) -> None:
+    """Make ``.venv``, with a pip of its own where this Python can give it one."""
+    print(f"making {VENV} with {sys.executable}", flush=True)
+    STAMP.unlink(missing_ok=True)
+    try:
+        import ensurepip  # noqa: F401 - Debian ships Python without it
+    except ImportError:
+        venv.create(VENV, clear=True, with_pip=False, symlinks=True)
+        return
+    venv.create(VENV, clear=True, with_pip=True, symlinks=True)
+    version = subprocess.check_output(
+        [python, "-c", "import pip; print(pip.__version__)"], text=True
+    )
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PIP:
+        pip(python, "install", "--quiet", "--upgrade", "pip")
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Call pip for the virtual environment: its own, else this Python's."""
+    has_own = subprocess.call([python, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0
+    if has_own:
+        command = [str(python), "-m", "pip"]
+    else:
+        command = [sys.executable, "-m", "pip", "--python", str(python)]
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    subprocess.run([*command, *arguments], check=True, env=environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
