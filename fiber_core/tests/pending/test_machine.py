@@ -95,9 +95,15 @@ class Histories(RuleBasedStateMachine):
         self.names = 0
         self.calls = 0
 
-    @initialize()
-    def open(self):
+    @initialize(warm=st.booleans(), chunk=st.sampled_from([None, 2]))
+    def open(self, warm, chunk):
         self.table = PendingTable(policy=RetryPolicy(max_attempts=MAX_ATTEMPTS))
+        if warm:
+            for _ in range(3):
+                self.join(None, 2)
+            self.add_call(60, chunk, True, True, None)
+            for hand in list(self.hands.values()):
+                self.report_and_ask_for(hand, 1, 1e-5)
 
     # What happens.
 
@@ -132,18 +138,18 @@ class Histories(RuleBasedStateMachine):
             task.dropped = True
         self.feed(CallDropped(task.call))
 
-    @rule(quota=st.sampled_from([None, None, None, 1, 3, 10]), credits=st.integers(0, 2))
-    def join(self, quota, credits):
+    @rule(quota=st.sampled_from([None, None, None, 1, 3, 10]), slots=st.integers(0, 2))
+    def join(self, quota, slots):
         self.names += 1
         hand = self.hands[f"w{self.names}"] = Hand(f"w{self.names}", quota)
         self.feed(WorkerJoined(hand.name, quota))
-        self.ask_for(hand, credits)
+        self.ask_for(hand, slots)
 
-    @rule(data=st.data(), credits=st.integers(1, 2))
-    def ask(self, data, credits):
+    @rule(data=st.data(), slots=st.integers(1, 2))
+    def ask(self, data, slots):
         hand = self.draw_hand(data)
         if hand:
-            self.ask_for(hand, credits)
+            self.ask_for(hand, slots)
 
     @rule(data=st.data(), units=st.integers(1, 8), took=st.sampled_from([0.0, 1e-5, 1e-3, 0.02]))
     def report(self, data, units, took):
@@ -155,8 +161,7 @@ class Histories(RuleBasedStateMachine):
     def report_and_ask(self, data, units, took):
         hand = self.draw_hand(data, busy=True)
         if hand:
-            self.report_for(hand, units, took)
-            self.ask_for(hand, 2)
+            self.report_and_ask_for(hand, units, took)
 
     @rule(
         data=st.data(),
@@ -202,6 +207,33 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 0.06, 0.12, 1.0]))
     def wait(self, seconds):
+        self.now += seconds
+        self.feed(Tick())
+
+    @rule(data=st.data(), seconds=st.sampled_from([0.06, 0.2]))
+    def stall(self, data, seconds):
+        """One worker hangs in front of more work while the others finish theirs."""
+        stuck = [
+            hand
+            for hand in self.hands.values()
+            if hand.pieces
+            and (len(hand.pieces) > 1 or hand.pieces[0].begun_stop < hand.pieces[0].stop)
+        ]
+        if not stuck:
+            return
+        victim = data.draw(st.sampled_from(stuck))
+        for _ in range(200):
+            busy = [hand for hand in self.hands.values() if hand.pieces and hand is not victim]
+            for hand in busy:
+                if hand.pieces:
+                    self.report_for(hand, 8, 1e-5)
+            for hand in list(self.hands.values()):
+                if hand is not victim:
+                    self.ask_for(hand, 2)
+            if not busy:
+                break
+        self.now += 0.06
+        self.feed(Tick())
         self.now += seconds
         self.feed(Tick())
 
@@ -289,8 +321,10 @@ class Histories(RuleBasedStateMachine):
         items = set(range(done.start, done.stop))
         assert hand.credits > 0
         hand.credits -= 1
-        assert not (hand.draining or hand.retired)
-        assert not (task.dropped or task.done)
+        assert not hand.draining
+        assert not hand.retired
+        assert not task.dropped
+        assert not task.done
         assert len(hand.pieces) < 2
         assert not any(piece.alone for piece in hand.pieces)
         assert 0 <= done.start < done.stop <= task.count
@@ -384,11 +418,16 @@ class Histories(RuleBasedStateMachine):
         hands = [hand for hand in self.hands.values() if hand.pieces or not busy]
         return data.draw(st.sampled_from(hands)) if hands else None
 
-    def ask_for(self, hand, credits):
-        credits = min(credits, 2 - hand.credits - len(hand.pieces))
-        if credits > 0 and not hand.retired:
-            hand.credits += credits
-            self.feed(WorkerAsked(hand.name, credits))
+    def ask_for(self, hand, slots):
+        slots = min(slots, 2 - hand.credits - len(hand.pieces))
+        if slots > 0 and not hand.retired:
+            hand.credits += slots
+            self.feed(WorkerAsked(hand.name, slots))
+
+    def report_and_ask_for(self, hand, units, took):
+        if hand.pieces:
+            self.report_for(hand, units, took)
+        self.ask_for(hand, 2)
 
     def report_for(self, hand, units, took):
         piece = hand.pieces[0]

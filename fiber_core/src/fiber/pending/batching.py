@@ -72,7 +72,6 @@ class Pace:
 def batch_units(
     policy: BatchPolicy,
     mean: float | None,
-    *,
     queued: int,
     workers: int,
     quota: int | None,

@@ -29,8 +29,8 @@ class Giver:
         no worker would ever hold nothing if others were given a second entry meanwhile.
         """
         lines, lobby = self._ledger.lines, self._ledger.lobby
-        while True:
-            call = lines.suspect()
+        while lobby.idle or lobby.fast:
+            call = lines.suspect() if lines.suspects else None
             if call is not None:
                 worker = lobby.find_idle()
                 if worker is None:
@@ -53,10 +53,10 @@ class Giver:
                 units = batch_units(
                     self._policy,
                     call.pace.mean,
-                    queued=call.queued,
-                    workers=self._ledger.takers,
-                    quota=worker.quota,
-                    bytes_per_unit=call.bytes_per_item * call.chunk,
+                    call.queued,
+                    self._ledger.takers,
+                    worker.quota,
+                    call.bytes_per_item * call.chunk,
                 )
             start, stop = call.take(units)
             self._dispatch(worker, call, start, stop, False, now, out)
@@ -83,6 +83,6 @@ class Giver:
         if call.contest is not None:
             call.contest.given(entry)
         ledger.place(worker, out)
-        if not worker.is_watched and worker.has_unbegun:
+        if not worker.is_watched and (stop - start > call.chunk or len(worker.held) > 1):
             ledger.watch.note(worker, len(ledger.workers))
         out.append(Dispatch(worker.id, entry.id, call.id, start, stop, call.chunk))

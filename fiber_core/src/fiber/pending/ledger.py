@@ -71,14 +71,14 @@ class Ledger:
 
     def place(self, worker: Worker, out: list[Instruction]) -> None:
         """Let a change of what a worker holds, or may be given, take effect."""
-        self.lobby.place(worker)
-        takes = not (worker.is_closed or worker.is_gone or worker.quota == 0)
+        takes = not (worker.quota == 0 or worker.is_closed or worker.is_gone)
         if takes is not worker.is_taker:
             worker.is_taker = takes
             self.takers += 1 if takes else -1
         if not (takes or worker.held or worker.is_gone or worker.is_retired):
             worker.is_retired = True
             out.append(Retire(worker.id))
+        self.lobby.place(worker)
 
     def suspect(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
         """Let what a lost worker may have begun run again, each unit alone."""
@@ -94,8 +94,15 @@ class Ledger:
 
     def accept(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
         """Take results in; what is not the first for its item is left out."""
-        out += [Accept(call.id, *part) for part in self._settle(call, start, stop)]
-        self.end_if_complete(call, out)
+        if call.contest is None:
+            out.append(Accept(call.id, start, stop))
+            call.finished += stop - start
+            if call.history:
+                call.history.pop(start, None)
+        else:
+            out += [Accept(call.id, *part) for part in self._settle(call, start, stop)]
+        if call.finished == call.count:
+            self.end_if_complete(call, out)
 
     def abandon(
         self,

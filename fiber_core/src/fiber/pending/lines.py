@@ -13,11 +13,12 @@ class Lines:
     A call whose work was taken away otherwise stays in line and is skipped when its turn comes.
     """
 
-    __slots__ = ("_ordinary", "_suspects")
+    __slots__ = ("_ordinary", "suspects")
 
     def __init__(self) -> None:
         self._ordinary: deque[Call] = deque()
-        self._suspects: deque[Call] = deque()
+        #: calls with suspects, and some that had
+        self.suspects: deque[Call] = deque()
 
     def join(self, call: Call) -> None:
         """Put a call into the lines where it has work and does not stand yet."""
@@ -26,11 +27,11 @@ class Lines:
             self._ordinary.append(call)
         if call.suspects and not call.in_suspect_ring:
             call.in_suspect_ring = True
-            self._suspects.append(call)
+            self.suspects.append(call)
 
     def suspect(self) -> Call | None:
         """The call whose suspect is next."""
-        line = self._suspects
+        line = self.suspects
         while line:
             call = line[0]
             if call.suspects:
@@ -52,7 +53,7 @@ class Lines:
 
     def turn_suspect(self) -> None:
         """The first call had its turn for a suspect."""
-        self._suspects.rotate(-1)
+        self.suspects.rotate(-1)
 
     def turn_ordinary(self) -> None:
         """The first call had its turn for ordinary work."""

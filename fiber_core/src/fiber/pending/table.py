@@ -43,6 +43,8 @@ class PendingTable:
         batching = batching or BatchPolicy()
         watch = Watch(revoking or RevokePolicy())
         self._ledger = Ledger(watch, batching.second_below)
+        # Short ways for what every event looks at.
+        self._watch, self._lobby, self._total = watch, self._ledger.lobby, self._ledger.total
         self._giver = Giver(self._ledger, batching)
         self._revoker = Revoker(self._ledger)
         self._handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
@@ -78,12 +80,12 @@ class PendingTable:
         """
         out: list[Instruction] = []
         self._handlers[type(event)](event, now, out)
-        ledger = self._ledger
-        if ledger.watch.is_asking:
+        if self._watch.asked:
             self._revoker.let_go(now)
-        if ledger.total.units:
+        lobby = self._lobby
+        if (lobby.idle or lobby.fast) and self._total.units:
             self._giver.give(now, out)
-        if ledger.lobby.idle:
+        if lobby.idle and self._watch.heap:
             self._revoker.ask_back(now, out)
         return out
 
@@ -250,7 +252,7 @@ class PendingTable:
             )
             raise WireError(msg)
         if call.pace.add(call.units(start, stop), event.seconds):
-            self._ledger.lobby.pace_changed(call.pace)
+            self._lobby.pace_changed(call.pace)
         worker.since = now
         entry.done = stop
         if not call.is_over:

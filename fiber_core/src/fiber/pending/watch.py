@@ -18,21 +18,16 @@ class Watch:
     progress is found out, and noted anew, when its moment has come and an idle worker wants work.
     """
 
-    __slots__ = ("_asked", "_heap", "_policy", "_serial", "waiting")
+    __slots__ = ("_policy", "_serial", "asked", "heap", "waiting")
 
     def __init__(self, policy: RevokePolicy) -> None:
         self._policy = policy
-        self._heap: list[tuple[float, int, Worker]] = []
+        self.heap: list[tuple[float, int, Worker]] = []
         self._serial = 0
         #: revokes by the moment at which patience ends; what was answered since is skipped
-        self._asked: deque[tuple[float, Entry]] = deque()
+        self.asked: deque[tuple[float, Entry]] = deque()
         #: how many entries were asked back and wait for the answer or the end of patience
         self.waiting = 0
-
-    @property
-    def is_asking(self) -> bool:
-        """True where a revoke may wait for its answer."""
-        return bool(self._asked)
 
     def note(self, worker: Worker, workers: int) -> None:
         """Watch a worker that holds work behind its current unit; one of so many workers."""
@@ -40,14 +35,14 @@ class Watch:
             return
         worker.is_watched = True
         self._push(self._due(worker), worker)
-        if len(self._heap) > 2 * workers + 64:
+        if len(self.heap) > 2 * workers + 64:
             # Lost workers leave the heap when their moment comes; while nobody is idle it never does.
-            self._heap = [item for item in self._heap if not item[2].is_gone]
-            heapq.heapify(self._heap)
+            self.heap = [item for item in self.heap if not item[2].is_gone]
+            heapq.heapify(self.heap)
 
     def victims(self, now: float, idle: int) -> Iterator[Worker]:
         """Workers whose unit has run too long, while fewer answers are awaited than are idle."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= now and self.waiting < idle:
             worker = heapq.heappop(heap)[2]
             worker.is_watched = False
@@ -64,7 +59,7 @@ class Watch:
         """Note that an entry is asked back."""
         entry.asked = Asked.WAITING
         self.waiting += 1
-        self._asked.append((now + self._policy.patience, entry))
+        self.asked.append((now + self._policy.patience, entry))
 
     def settle(self, entry: Entry, asked: Asked) -> None:
         """Note what became of an entry that was asked back."""
@@ -74,7 +69,7 @@ class Watch:
 
     def overdue(self, now: float) -> Iterator[Entry]:
         """Entries whose revoke was not answered in time."""
-        asked = self._asked
+        asked = self.asked
         while asked and (asked[0][0] <= now or asked[0][1].asked is not Asked.WAITING):
             entry = asked.popleft()[1]
             if entry.asked is Asked.WAITING:
@@ -84,10 +79,10 @@ class Watch:
     def next_deadline(self, idle: int) -> float | None:
         """When to look again, with so many workers idle; None where nothing is awaited."""
         moments = []
-        if self._asked:
-            moments.append(self._asked[0][0])
-        if self._heap and self.waiting < idle:
-            moments.append(self._heap[0][0])
+        if self.asked:
+            moments.append(self.asked[0][0])
+        if self.heap and self.waiting < idle:
+            moments.append(self.heap[0][0])
         return min(moments, default=None)
 
     def _is_asked(self, worker: Worker) -> bool:
@@ -99,4 +94,4 @@ class Watch:
 
     def _push(self, due: float, worker: Worker) -> None:
         self._serial += 1
-        heapq.heappush(self._heap, (due, self._serial, worker))
+        heapq.heappush(self.heap, (due, self._serial, worker))

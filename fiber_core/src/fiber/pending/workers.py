@@ -125,19 +125,19 @@ class Lobby:
     look at the front of a line, however many there are.
     """
 
-    __slots__ = ("_fast", "idle")
+    __slots__ = ("fast", "idle")
 
     def __init__(self) -> None:
         #: workers with a credit that hold nothing, the longest idle first
-        self.idle: dict[Worker, None] = {}
-        #: fast paces that have workers waiting
-        self._fast: OrderedDict[Pace, None] = OrderedDict()
+        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        #: fast paces that have workers waiting for a second entry
+        self.fast: OrderedDict[Pace, None] = OrderedDict()
 
     def place(self, worker: Worker) -> None:
         """Put a worker where it belongs after something about it changed."""
         place: MutableMapping[Worker, None] | None = None
         pace: Pace | None = None
-        if worker.credits and not (worker.is_closed or worker.is_gone or worker.quota == 0):
+        if worker.credits and worker.is_taker:
             held = worker.held
             if not held:
                 place = self.idle
@@ -150,20 +150,20 @@ class Lobby:
             del worker.place[worker]
             left = worker.waits_on
             if left is not None and not left.waiting:
-                self._fast.pop(left, None)
+                self.fast.pop(left, None)
         worker.place = place
         worker.waits_on = pace
         if place is not None:
             place[worker] = None
             if pace is not None and pace.is_fast:
-                self._fast[pace] = None
+                self.fast[pace] = None
 
     def pace_changed(self, pace: Pace) -> None:
         """Let in, or shut out, those who wait behind an entry of this pace."""
         if pace.is_fast and pace.waiting:
-            self._fast[pace] = None
+            self.fast[pace] = None
         else:
-            self._fast.pop(pace, None)
+            self.fast.pop(pace, None)
 
     def find_idle(self) -> Worker | None:
         """The worker that became idle last: it is warm, and the others may be let go one day."""
@@ -173,6 +173,6 @@ class Lobby:
 
     def find_second(self) -> Worker | None:
         """A worker that can take a second entry behind a fast one."""
-        if not self._fast:
+        if not self.fast:
             return None
-        return next(iter(next(iter(self._fast)).waiting))
+        return next(iter(next(iter(self.fast)).waiting))

@@ -1,0 +1,81 @@
+"""A pool to play: workers that do what they are told, and a clock that tests move."""
+
+from __future__ import annotations
+
+import pytest
+
+from fiber.model import Reason, ReasonKind
+from fiber.model.task import Attempt
+from fiber.pending import (
+    Dispatch,
+    PendingTable,
+    Tick,
+    UnitsDone,
+    WorkerAsked,
+    WorkerJoined,
+    WorkerLost,
+)
+
+
+def death(worker, kind=ReasonKind.SIGNAL, number=9):
+    return Attempt(worker=worker, host="here", pid=1, reason=Reason(kind, number))
+
+
+class Play:
+    """A table with a clock and the entries that were dispatched from it."""
+
+    def __init__(self, **policies):
+        self.table = PendingTable(**policies)
+        self.now = 100.0
+        self.sent = []
+
+    def __call__(self, event):
+        out = self.table.handle(event, self.now)
+        self.sent += [done for done in out if isinstance(done, Dispatch)]
+        return out
+
+    def join(self, *workers, slots=1, quota=None):
+        """Let workers join and ask; returns what came of it."""
+        out = []
+        for worker in workers:
+            out += self(WorkerJoined(worker, quota))
+            out += self(WorkerAsked(worker, slots))
+        return out
+
+    def entry(self, worker):
+        """The entry that was sent to a worker last."""
+        return [sent for sent in self.sent if sent.worker == worker][-1]
+
+    def finish(self, worker, seconds=1e-4, units=None):
+        """Report the next units of what a worker runs, or all of them; each took so long."""
+        held = self.table.held(worker)[0]
+        chunk = next(sent.chunk for sent in self.sent if sent.entry == held.entry)
+        stop = held.stop if units is None else min(held.stop, held.done + units * chunk)
+        took = seconds * -(-(stop - held.done) // chunk)
+        return self(UnitsDone(worker, held.entry, held.done, stop, took))
+
+    def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
+        return self(WorkerLost(worker, death(worker, kind), counts))
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self(Tick())
+
+    def spans(self, worker):
+        """What a worker holds, as (start, stop) of items."""
+        return [(held.start, held.stop) for held in self.table.held(worker)]
+
+
+@pytest.fixture
+def play():
+    return Play()
+
+
+@pytest.fixture
+def play_with():
+    return Play
+
+
+@pytest.fixture
+def died():
+    return death

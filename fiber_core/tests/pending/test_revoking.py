@@ -1,0 +1,190 @@
+"""Work that waits behind a slow unit, and the idle workers it is asked back for."""
+
+from __future__ import annotations
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.pending import (
+    Abandon,
+    Accept,
+    CallAdded,
+    CallDone,
+    Dispatch,
+    Requeue,
+    Revoke,
+    RevokeAnswered,
+    WorkerAsked,
+)
+
+
+@pytest.fixture
+def stuck(play):
+    """Worker a holds items 2 to 11 and reports nothing; b is idle."""
+    play.join("a", "b")
+    play(CallAdded(1, 38))
+    play.finish("a", seconds=1e-6)
+    play(WorkerAsked("a"))
+    assert play.spans("a") == [(2, 11)]
+    while play.table.queued:
+        play.finish("b", seconds=1e-6)
+        play(WorkerAsked("b"))
+    play.finish("b", seconds=1e-6)
+    play(WorkerAsked("b"))
+    return play
+
+
+def asked_back(play):
+    return [done for done in play.wait(0.05) if isinstance(done, Revoke)]
+
+
+def test_the_table_says_when_it_must_look_again(stuck):
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.05)
+    assert stuck.wait(0.049) == []
+    (revoke,) = asked_back(stuck)
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.1)
+    assert stuck.wait(0.09) == []
+
+
+def test_nothing_is_asked_back_while_work_is_queued(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10_000))
+    play.finish("a")
+    play(WorkerAsked("a"))
+    assert play.table.next_deadline() is None
+    assert play.wait(5.0) == []
+
+
+def test_a_worker_that_makes_progress_is_left_alone(stuck):
+    for _ in range(4):
+        assert stuck.wait(0.04) == []
+        stuck.finish("a", units=1, seconds=0.04)
+
+
+def test_what_is_handed_back_goes_to_the_idle_worker_as_a_batch(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert out == [Dispatch("b", stuck.entry("b").entry, 1, 3, 5, 1)]
+    assert not stuck.table.held("b")[0].is_suspect
+    assert stuck.spans("a") == [(2, 3)]
+
+
+def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
+    (revoke,) = asked_back(stuck)
+    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
+    assert stuck.wait(5.0) == []
+
+
+def test_a_unit_whose_entry_was_cut_is_alone_when_its_worker_dies(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert stuck.kill("a") == [Requeue(1, 2, 3)]
+
+
+def test_units_handed_back_are_given_to_the_quota_again(play):
+    play.join("a", quota=20)
+    play.join("b")
+    play(CallAdded(1, 38))
+    play.finish("a", seconds=1e-6)
+    play(WorkerAsked("a"))
+    while play.table.queued:
+        play.finish("b", seconds=1e-6)
+        play(WorkerAsked("b"))
+    play.finish("b", seconds=1e-6)
+    play(WorkerAsked("b"))
+    assert play.table.snapshot().workers[0].quota == 10
+    (revoke,) = asked_back(play)
+    play(RevokeAnswered("a", revoke.entry, 3))
+    assert play.table.snapshot().workers[0].quota == 18
+
+
+def test_without_an_answer_the_work_goes_elsewhere_and_the_first_result_wins(stuck):
+    asked_back(stuck)
+    (sent,) = stuck.wait(0.1)
+    assert (sent.worker, sent.start) == ("b", 3)
+    copy = stuck.spans("b")[0]
+    assert stuck.finish("b", seconds=0.0)[0] == Accept(1, *copy)
+    late = stuck.finish("a", seconds=0.0)
+    assert [done for done in late if isinstance(done, Accept)] == [
+        Accept(1, 2, 3),
+        Accept(1, copy[1], 11),
+    ]
+    assert late[-1] == CallDone(1)
+    assert stuck.table.queued == 0
+
+
+def test_the_loss_of_the_copy_requeues_nothing_that_the_other_still_holds(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    assert stuck.kill("b") == []
+    out = stuck.kill("a")
+    items = sorted(item for done in out for item in range(done.start, done.stop))
+    assert items == list(range(2, 11))
+    stuck.join("c", slots=2)
+    assert stuck.table.held("c")[0].is_suspect
+
+
+def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck.wait(0.1)
+    copy = stuck.spans("b")[0]
+    stuck.kill("b")
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    stuck.join("c", slots=2)
+    for item in range(*copy):
+        assert stuck.spans("c") == [(item, item + 1)]
+        assert stuck.table.held("c")[0].is_suspect
+        stuck.finish("c")
+        stuck(WorkerAsked("c"))
+    assert not stuck.table.held("c")[0].is_suspect
+
+
+def test_the_loss_of_the_stuck_worker_leaves_the_copy_running(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    start, stop = stuck.spans("b")[0]
+    lost = [
+        item
+        for done in stuck.kill("a")
+        if isinstance(done, Requeue)
+        for item in range(done.start, done.stop)
+    ]
+    assert lost == [2, *range(stop, 11)]
+    assert stuck.finish("b")[0] == Accept(1, start, stop)
+
+
+def test_a_late_answer_queues_nothing_twice(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck.wait(0.1)
+    held = stuck.spans("b")[0]
+    queued = stuck.table.queued
+    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
+    assert stuck.table.queued == queued == 11 - held[1]
+
+
+def test_at_most_once_is_never_asked_back(play):
+    play.join("a", "b", slots=2)
+    play(CallAdded(1, 1, retry=False))
+    assert play.wait(60.0) == []
+    assert play.table.next_deadline() is None
+
+
+@pytest.mark.parametrize("kept", [1, 12])
+def test_an_answer_that_makes_no_sense_is_refused(stuck, kept):
+    (revoke,) = asked_back(stuck)
+    with pytest.raises(WireError, match="worker a keeps"):
+        stuck(RevokeAnswered("a", revoke.entry, kept))
+
+
+def test_an_answer_to_no_question_is_refused(stuck):
+    with pytest.raises(WireError, match="the revoke is no"):
+        stuck(RevokeAnswered("a", stuck.entry("a").entry, 3))
+
+
+def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck.finish("a")
+    assert out[-1] == CallDone(1)
+    assert not any(isinstance(done, Abandon) for done in out)
+    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []

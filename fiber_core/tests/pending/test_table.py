@@ -1,0 +1,282 @@
+"""Calls, results and the ends of workers, as the dispatcher sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.model import ReasonKind
+from fiber.pending import (
+    Abandon,
+    Accept,
+    CallAdded,
+    CallDone,
+    CallDropped,
+    Dispatch,
+    ItemsAdded,
+    PendingTable,
+    Requeue,
+    Retire,
+    RetryPolicy,
+    SizeObserved,
+    Tick,
+    UnitsDone,
+    WorkerAsked,
+    WorkerDraining,
+    WorkerJoined,
+    WorkerLost,
+)
+
+
+def test_a_call_ends_when_its_last_result_is_in(play):
+    play.join("a", "b")
+    play(CallAdded(1, 2))
+    assert play.finish("b") == [Accept(1, 0, 1)]
+    assert play.finish("a") == [Accept(1, 1, 2), CallDone(1)]
+    assert play.table.is_idle
+
+
+def test_a_call_without_items_is_done_at_once(play):
+    assert play(CallAdded(1, 0)) == [CallDone(1)]
+    assert play(CallAdded(2, 0, closed=False)) == []
+    assert play(ItemsAdded(2, 0, closed=True)) == [CallDone(2)]
+
+
+def test_an_open_call_is_not_done_however_many_results_are_in(play):
+    play.join("a")
+    play(CallAdded(1, 1, closed=False))
+    assert play.finish("a") == [Accept(1, 0, 1)]
+    assert play(ItemsAdded(1, 0, closed=True)) == [CallDone(1)]
+
+
+def test_results_of_a_dropped_call_are_dropped(play):
+    play.join("a")
+    play(CallAdded(1, 5))
+    play(CallDropped(1))
+    assert play.table.queued == 0
+    assert play.finish("a") == []
+    assert play.kill("a") == []
+
+
+def test_a_late_result_of_a_lost_worker_is_dropped(play):
+    play.join("a")
+    play(CallAdded(1, 5))
+    sent = play.entry("a")
+    play.kill("a")
+    assert play(UnitsDone("a", sent.entry, 0, 1, 0.1)) == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ItemsAdded(9, 1),
+        CallDropped(9),
+        SizeObserved(9, 1.0),
+        WorkerAsked("x"),
+        WorkerDraining("x"),
+        WorkerLost("x"),
+        UnitsDone("x", 1, 0, 1, 0.0),
+        Tick(),
+    ],
+)
+def test_events_about_the_unknown_change_nothing(play, event):
+    assert play(event) == []
+    assert play.table.snapshot() == PendingTable().snapshot()
+
+
+@pytest.mark.parametrize(
+    "start, stop, seconds",
+    [(1, 4, 0.0), (0, 3, 0.0), (0, 9, 0.0), (0, 0, 0.0), (0, 4, -1.0), (0, 4, float("nan"))],
+)
+def test_a_report_that_contradicts_the_table_is_refused_and_changes_nothing(
+    play, start, stop, seconds
+):
+    play.join("a")
+    play(CallAdded(1, 8, 4))
+    sent = play.entry("a")
+    before = play.table.snapshot()
+    with pytest.raises(WireError, match="worker a reports"):
+        play(UnitsDone("a", sent.entry, start, stop, seconds))
+    assert play.table.snapshot() == before
+    assert play(UnitsDone("b", sent.entry, 0, 4, 0.0)) == []
+
+
+def test_a_mistake_of_the_dispatcher_is_told(play):
+    play.join("a")
+    play(CallAdded(1, 8))
+    with pytest.raises(ValueError, match="call 1 was added twice"):
+        play(CallAdded(1, 8))
+    with pytest.raises(ValueError, match="call 1 is closed"):
+        play(ItemsAdded(1, 8))
+    with pytest.raises(ValueError, match="worker a joined twice"):
+        play(WorkerJoined("a"))
+
+
+# Losses.
+
+
+def batch_on(play, worker="a", items=100):
+    """Let a worker hold a batch of several units and another behind it."""
+    play.join(worker, slots=2)
+    play(CallAdded(1, items))
+    play.finish(worker)
+    play(WorkerAsked(worker))
+    first, second = play.spans(worker)
+    return first[0], second[1]
+
+
+def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
+    start, stop = batch_on(play)
+    out = play.kill("a")
+    assert {(done.start, done.stop) for done in out} == {
+        (held.start, held.stop) for held in play.sent[-2:]
+    }
+    assert all(isinstance(done, Requeue) for done in out)
+    play.join("b", slots=2)
+    for item in range(start, stop):
+        assert play.spans("b") == [(item, item + 1)]
+        assert play.table.held("b")[0].is_suspect
+        play.finish("b")
+        play(WorkerAsked("b"))
+    assert not play.table.held("b")[0].is_suspect
+
+
+def test_suspects_run_on_many_workers_at_once(play):
+    start, _ = batch_on(play)
+    play.kill("a")
+    play.join("b", "c", "d", slots=2)
+    assert [play.spans(worker) for worker in "bcd"] == [
+        [(start + n, start + n + 1)] for n in range(3)
+    ]
+
+
+def test_a_suspect_waits_for_a_worker_that_holds_nothing(play):
+    play.join("b")
+    batch_on(play)
+    play.finish("b")
+    play(WorkerAsked("b", 2))
+    assert len(play.spans("b")) == 2
+    play.kill("a")
+    play.finish("b")
+    play(WorkerAsked("b"))
+    assert len(play.spans("b")) == 1
+    play.finish("b")
+    assert play.table.held("b")[0].is_suspect
+
+
+def test_results_that_were_reported_do_not_run_again(play):
+    start, stop = batch_on(play)
+    play.finish("a", units=3)
+    requeued = [item for done in play.kill("a") for item in range(done.start, done.stop)]
+    assert requeued == list(range(start + 3, stop))
+
+
+def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, died):
+    play(CallAdded(1, 1))
+    for name in ("a", "b"):
+        play.join(name)
+        assert play.kill(name) == [Requeue(1, 0, 1)]
+    play.join("c")
+    assert play.kill("c") == [
+        Abandon(1, 0, 1, (died("a"), died("b"), died("c"))),
+        CallDone(1),
+    ]
+
+
+def test_a_death_among_many_counts_for_none(play, play_with):
+    play = play_with(policy=RetryPolicy(max_attempts=1))
+    batch_on(play)
+    assert not any(isinstance(done, Abandon) for done in play.kill("a"))
+
+
+@pytest.mark.parametrize(
+    "kind, counts",
+    [(ReasonKind.EVICTED, True), (ReasonKind.LEASE, True), (ReasonKind.SIGNAL, False)],
+)
+def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
+    play(CallAdded(1, 1))
+    for number in range(5):
+        play.join(f"w{number}")
+        assert play.kill(f"w{number}", kind, counts) == [Requeue(1, 0, 1)]
+    play.join("a")
+    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
+
+
+def test_a_chunk_is_given_up_as_a_whole(play_with, died):
+    play = play_with(policy=RetryPolicy(max_attempts=1))
+    play.join("a")
+    play(CallAdded(1, 5, 3))
+    assert play.kill("a") == [Abandon(1, 0, 3, (died("a"),))]
+    play.join("b")
+    assert play.finish("b") == [Accept(1, 3, 5), CallDone(1)]
+
+
+def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
+    play(CallAdded(1, 2))
+    play.join("a")
+    play.kill("a")
+    play.join("b")
+    play.finish("b")
+    assert not play.table._ledger.calls[1].history
+
+
+# At most once.
+
+
+def test_at_most_once_goes_alone_and_never_again(play, died):
+    play.join("a", slots=2)
+    play(CallAdded(1, 3, retry=False))
+    assert play.spans("a") == [(0, 1)]
+    play.finish("a")
+    play(WorkerAsked("a"))
+    assert play.spans("a") == [(1, 2)]
+    assert play.kill("a") == [Abandon(1, 1, 2, (died("a"),))]
+    play.join("b", slots=2)
+    assert play.spans("b") == [(2, 3)]
+    assert play(WorkerLost("b", None, False)) == [Abandon(1, 2, 3, ()), CallDone(1)]
+
+
+def test_nothing_of_another_call_goes_behind_at_most_once(play):
+    play.join("a", slots=2)
+    play(CallAdded(2, 1, kind="f"))
+    play.finish("a")
+    play(WorkerAsked("a"))
+    play(CallAdded(1, 1, retry=False))
+    play(CallAdded(2, 100, kind="f"))
+    assert play.spans("a") == [(0, 1)]
+    play.finish("a")
+    assert len(play.spans("a")) == 1
+
+
+# The ends of workers.
+
+
+def test_a_worker_whose_quota_is_used_up_is_retired_once(play):
+    play.join("a", slots=2, quota=3)
+    play(CallAdded(1, 100))
+    play.finish("a")
+    play(WorkerAsked("a"))
+    assert play.spans("a") == [(1, 3)]
+    assert play.finish("a") == [Accept(1, 1, 3), Retire("a")]
+    assert play(WorkerAsked("a")) == []
+    assert play(WorkerDraining("a")) == []
+
+
+def test_a_draining_worker_finishes_what_it_holds(play):
+    batch_on(play)
+    assert play(WorkerDraining("a")) == []
+    assert not any(isinstance(done, Dispatch | Retire) for done in play.finish("a"))
+    assert play.finish("a")[-1] == Retire("a")
+
+
+def test_an_idle_worker_is_retired_as_soon_as_it_drains(play):
+    play.join("a")
+    assert play(WorkerDraining("a")) == [Retire("a")]
+    assert play(CallAdded(1, 1)) == []
+
+
+def test_a_million_items_cost_no_more_than_one(play):
+    play.join(*[f"w{n}" for n in range(8)])
+    out = play(CallAdded(1, 10**6))
+    assert len(out) == 8
+    assert len(play.table._ledger.calls[1].ready) == 1
