@@ -102,6 +102,14 @@ class Config:
         metadata=_about("worker deaths until a task is given up"),
         validator=attrs.validators.ge(1),
     )
+    #: seconds of waiting work and no idle worker after which an elastic pool grows
+    grow_after: float = attrs.field(
+        default=1.0, metadata=_about("seconds until an elastic pool grows"), validator=_positive
+    )
+    #: seconds of idleness after which an elastic pool lets a worker go
+    shrink_after: float = attrs.field(
+        default=30.0, metadata=_about("seconds until an idle worker goes"), validator=_positive
+    )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
     settings: Any = attrs.field(default=None, metadata=_INTERNAL, repr=False)
     #: canonical name of the backend that ``settings`` belong to
@@ -114,6 +122,10 @@ class Config:
     def origin(self, key: str) -> Origin:
         """Where a key was set; keys of the backend have its prefix."""
         return self.origins.get(key, _DEFAULT)
+
+    def is_set(self, key: str) -> bool:
+        """True where a key has another origin than its default."""
+        return self.origin(key) != _DEFAULT
 
     def explain(self) -> list[Setting]:
         """All settings with their values and origins, secrets not shown."""

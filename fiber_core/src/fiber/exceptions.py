@@ -21,6 +21,7 @@
      │   ├─ WireError                  a frame that makes no sense
      │   └─ PeerLostError              the other side is gone (also EOFError)
      ├─ ForkedError                  fiber was used in a process that the user's own fork made
+     ├─ TerminatedError              the pool was terminated first (also ProcessError)
      └─ WorkerCrashedError           a task ended its workers; holds the attempts and the results
 
 Where multiprocessing has an exception (``TimeoutError``, ``ProcessError``, ``MaybeEncodingError``,
@@ -30,6 +31,7 @@ Where multiprocessing has an exception (``TimeoutError``, ``ProcessError``, ``Ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing import ProcessError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ __all__ = [
     "ResourceError",
     "StartError",
     "SubmitError",
+    "TerminatedError",
     "TransportError",
     "UnknownBackendError",
     "UnknownJobError",
@@ -150,6 +153,10 @@ class PeerLostError(TransportError, EOFError):
 
 class ForkedError(FiberError, RuntimeError):
     """Fiber was used in a process made by the user's own fork; use fiber.Process there."""
+
+
+class TerminatedError(FiberError, ProcessError):
+    """The pool was terminated before the task was done."""
 
 
 class WorkerCrashedError(FiberError):

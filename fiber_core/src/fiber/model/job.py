@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -136,6 +136,10 @@ class Volume:
     read_only: bool = False
 
 
+def _words(argv: Iterable[str]) -> tuple[str, ...]:
+    return tuple(argv)
+
+
 @attrs.frozen(kw_only=True)
 class JobSpec:
     """A job as it is handed to :meth:`fiber.abc.Backend.submit`."""
@@ -145,7 +149,7 @@ class JobSpec:
     #: a name for people; backends make a valid and unique one of it
     name: str
     #: the program and its arguments, always usable
-    argv: tuple[str, ...] = attrs.field(converter=tuple)
+    argv: tuple[str, ...] = attrs.field(converter=_words)
     #: ``module:function`` that does what argv does in a Python that has fiber; called in a forked
     #: child as ``function(private, index) -> exit code`` by backends that fork, else unused
     entry: str | None = None
@@ -220,6 +224,8 @@ class Capabilities:
     fork: bool = False
     #: SUSPENDED is noticed and reported
     suspend: bool = False
+    #: jobs run on the submitter's own host and see its file system
+    same_host: bool = False
 
     def names(self) -> tuple[str, ...]:
         """The declared ones, sorted."""

@@ -48,6 +48,8 @@ class BackendInfo:
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
     #: ``[<name>]`` of the configuration file
     config: type | None = None
+    #: seconds of silence after which a job is given up, unless the setting says otherwise
+    lease: float = 3.0
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = attrs.field(repr=False)
 

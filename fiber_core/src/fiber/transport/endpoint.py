@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
@@ -228,7 +229,7 @@ class Endpoint:
             if peer is None:
                 peer = self._peers[pipe] = Peer(self, pipe)
                 self._reactor.call_later(
-                    self._proof_timeout, lambda peer=peer: self._too_late(peer)
+                    self._proof_timeout, functools.partial(self._too_late, peer)
                 )
             elif not peer.alive:
                 continue

@@ -65,6 +65,11 @@ class Link:
         return self._socket.fd
 
     @property
+    def end_fd(self) -> int:
+        """Readable once the other side is gone."""
+        return self._end_read
+
+    @property
     def lost(self) -> bool:
         """True once the other side is gone."""
         return self._lost.is_set()
@@ -104,7 +109,11 @@ class Link:
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
             if wait == 0.0:
                 return None
-            self._poll.poll(None if wait is None else 1000 * wait)
+            self.wait(wait)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until :meth:`receive` may have something, or the other side is gone."""
+        self._poll.poll(None if timeout is None else 1000 * timeout)
 
     def close(self) -> None:
         """Close the connection; idempotent."""
@@ -165,6 +174,6 @@ class Link:
                 if time.monotonic() > deadline:
                     msg = f"{self.url} did not answer the handshake within {timeout:g} s"
                     raise HandshakeError(msg)
-                self._poll.poll(1000 * max(0.0, deadline - time.monotonic()))
+                self.wait(max(0.0, deadline - time.monotonic()))
             answer = dialler.receive(wire.parse(received[1]))
         return dialler.peer

@@ -1,0 +1,27 @@
+"""Small public functions that ask the current runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fiber import runtime
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+
+__all__ = ["cpu_count", "get_backend"]
+
+
+def cpu_count() -> int:
+    """CPUs that the selected backend has for jobs."""
+    return runtime.current().cpu_count()
+
+
+def get_backend() -> Backend:
+    """The selected backend, as the current program uses it.
+
+    Raises:
+        UnknownBackendError: nobody offers one of that name.
+        BackendNotInstalledError: its distribution is not installed; the text has the command.
+    """
+    return runtime.current().backend

@@ -1,0 +1,126 @@
+"""One map, apply or imap on its way: its function, its items, and who wants the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fiber.dispatch import protocol
+from fiber.dispatch.protocol import Mode
+from fiber.transport import codec, wire
+
+
+class Sink(Protocol):
+    """Where the results of a call go; called under the pool's lock, must not wait."""
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        """Take the outcomes of the items from ``start`` on.
+
+        ``errors`` has the failed ones by index; None where an error of the same unit before it
+        kept the item from running.
+        """
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
+        """The items were given up."""
+
+    def done(self) -> None:
+        """Every item has its outcome."""
+
+    def broken(self, error: BaseException) -> None:
+        """The pool cannot go on; nothing more will come."""
+
+
+class Unsendable:
+    """Takes the place of an item that could not be pickled; its error is the item's outcome."""
+
+    def __init__(self, error: Any) -> None:
+        self.error = error
+
+
+class Call:
+    """What the dispatcher keeps of a call until it is done."""
+
+    def __init__(
+        self,
+        number: int,
+        function: Any,
+        mode: Mode,
+        sink: Sink,
+        *,
+        items: Sequence[Any] | None,
+        chunksize: int | None,
+        retry: bool,
+    ) -> None:
+        self.number = number
+        self.mode = mode
+        self.sink = sink
+        self.chunksize = chunksize
+        self.retry = retry
+        #: segments of the pickled function, and what it is called by
+        self.function: list[wire.Buffer] = codec.dumps(function)
+        self.digest = protocol.digest(self.function)
+        #: objects that the pickles of this call keep alive, let go when it is done
+        self.releases: list[Any] = []
+        #: mean size of an item, once it was seen
+        self.item_bytes = 0.0
+        self._all = items
+        self._some: dict[int, Any] = {}
+        self._count = 0 if items is None else len(items)
+
+    @property
+    def kind(self) -> str:
+        """Calls of the same function share their measured durations."""
+        return self.digest.hex()
+
+    @property
+    def count(self) -> int:
+        """Items known so far."""
+        return self._count
+
+    def extend(self, items: Iterable[Any]) -> int:
+        """Add items of a call that grows; how many."""
+        before = self._count
+        for item in items:
+            self._some[self._count] = item
+            self._count += 1
+        return self._count - before
+
+    def forget(self, start: int, stop: int) -> None:
+        """The items have their outcomes and are not needed again."""
+        if self._all is None:
+            for index in range(start, stop):
+                self._some.pop(index, None)
+
+    def encode(self, start: int, stop: int) -> tuple[Mode, list[wire.Buffer]]:
+        """The arguments of the items as segments, with the mode to send them in."""
+        items = self._slice(start, stop)
+        try:
+            with codec.carrying(self):
+                return self.mode, codec.dumps(items)
+        except Exception:  # noqa: BLE001 - a __reduce__ may raise anything; found item by item below
+            return Mode(self.mode | Mode.GUARDED), codec.dumps([self._sendable(i) for i in items])
+
+    def on_release(self, action: Any) -> None:
+        """Have ``action`` called when the call is done."""
+        self.releases.append(action)
+
+    def release(self) -> None:
+        """Let go of what its pickles kept alive."""
+        releases, self.releases = self.releases, []
+        for action in releases:
+            action()
+
+    def _slice(self, start: int, stop: int) -> list[Any]:
+        if self._all is not None:
+            return list(self._all[start:stop])
+        return [self._some[index] for index in range(start, stop)]
+
+    def _sendable(self, item: Any) -> Any:
+        try:
+            with codec.carrying(self):
+                codec.dumps(item)
+        except Exception as error:  # noqa: BLE001 - it becomes the item's outcome
+            return Unsendable(codec.with_traceback(error))
+        return item

@@ -1,0 +1,155 @@
+"""What a pool and its workers say to each other; bodies of the pool's message kinds, pure.
+
+======== ========= ==================================================================
+kind     direction body
+======== ========= ==================================================================
+ASK      up        ``Ask``: the worker can take so many more entries
+TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list
+DONE     up        ``Done`` and ``(values, errors)`` of its items, pickled as one
+REVOKE   down      ``Entry``: hand back what you have not begun of it
+KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
+FUNCTION down      digest and the pickled function that ``Tasks`` name by it
+MISSING  up        digest of a function the worker has not, or has no longer
+RETIRE   down      nothing: exit
+BROKEN   up        the pickled exception of a failed initializer
+======== ========= ==================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import attrs
+
+from fiber.exceptions import WireError
+from fiber.transport import wire
+
+_TASKS = struct.Struct("<QQQQQB16s")
+_DONE = struct.Struct("<QQQdB")
+_KEPT = struct.Struct("<QQ")
+_ENTRY = struct.Struct("<Q")
+_ASK = struct.Struct("<B")
+
+#: bytes of a digest
+DIGEST = 16
+
+
+class Mode(enum.IntFlag):
+    """How a function is called with an item."""
+
+    #: ``function(item)``
+    MAP = 0
+    #: ``function(*item)``
+    STARMAP = 1
+    #: ``function(*item[0], **item[1])``
+    APPLY = 2
+    #: some items could not be pickled, and their errors came in their place
+    GUARDED = 128
+
+
+@attrs.define(slots=True)
+class Tasks:
+    """Head of a TASKS body: the index range of one call that is one entry."""
+
+    entry: int
+    call: int
+    start: int
+    stop: int
+    chunk: int
+    mode: Mode
+    digest: bytes
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _TASKS.pack(
+            self.entry, self.call, self.start, self.stop, self.chunk, self.mode, self.digest
+        )
+
+
+@attrs.define(slots=True)
+class Done:
+    """Head of a DONE body: items [start, stop) of an entry took so many seconds in all."""
+
+    entry: int
+    start: int
+    stop: int
+    seconds: float
+    credits: int
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return _DONE.pack(self.entry, self.start, self.stop, self.seconds, self.credits)
+
+
+def digest(segments: Sequence[wire.Buffer]) -> bytes:
+    """What a pickled function is called by."""
+    whole = hashlib.blake2b(digest_size=DIGEST)
+    for segment in segments:
+        whole.update(segment)
+    return whole.digest()
+
+
+def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
+    """Head and items of a TASKS body."""
+    try:
+        number, call, start, stop, chunk, mode, name = _TASKS.unpack_from(body)
+        return Tasks(number, call, start, stop, chunk, Mode(mode), name), body[_TASKS.size :]
+    except (struct.error, ValueError) as error:
+        msg = "a TASKS body makes no sense"
+        raise WireError(msg) from error
+
+
+def read_done(body: memoryview) -> tuple[Done, memoryview]:
+    """Head and outcomes of a DONE body."""
+    try:
+        done = Done(*_DONE.unpack_from(body))
+    except struct.error as error:
+        msg = "a DONE body is cut short"
+        raise WireError(msg) from error
+    if done.stop < done.start or not done.seconds >= 0 or done.credits > 2:  # noqa: PLR2004 - the most a worker asks for
+        msg = f"a DONE body makes no sense: {done}"
+        raise WireError(msg)
+    return done, body[_DONE.size :]
+
+
+def kept(entry: int, stop: int) -> bytes:
+    """A KEPT body."""
+    return _KEPT.pack(entry, stop)
+
+
+def read_kept(body: memoryview) -> tuple[int, int]:
+    """Entry and stop of a KEPT body."""
+    if len(body) != _KEPT.size:
+        msg = "a KEPT body makes no sense"
+        raise WireError(msg)
+    entry, stop = _KEPT.unpack(body)
+    return entry, stop
+
+
+def entry(number: int) -> bytes:
+    """A REVOKE body."""
+    return _ENTRY.pack(number)
+
+
+def read_entry(body: memoryview) -> int:
+    """The entry of a REVOKE body."""
+    if len(body) != _ENTRY.size:
+        msg = "a REVOKE body makes no sense"
+        raise WireError(msg)
+    return int(_ENTRY.unpack(body)[0])
+
+
+def ask(credits_: int) -> bytes:
+    """An ASK body."""
+    return _ASK.pack(credits_)
+
+
+def read_ask(body: memoryview) -> int:
+    """The credits of an ASK body."""
+    if len(body) != _ASK.size or body[0] > 2:  # noqa: PLR2004 - the most a worker asks for
+        msg = "an ASK body makes no sense"
+        raise WireError(msg)
+    return int(body[0])

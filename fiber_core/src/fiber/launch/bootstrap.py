@@ -1,0 +1,173 @@
+"""The first code of a worker process: join the run, fetch the work, become the process.
+
+Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as
+``python -m fiber.launch.bootstrap`` with its instructions on the descriptor that
+``FIBER_BOOTSTRAP=fd:<n>`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import types
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import HandshakeError, StartError, TransportError
+from fiber.transport import codec
+from fiber.transport.handshake import Hello
+from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
+from fiber.transport.wire import Kind
+
+#: how a ``JobSpec`` names :func:`main`
+ENTRY = "fiber.launch.bootstrap:main"
+#: the same as an argv, for jobs that are not forked
+MODULE = "fiber.launch.bootstrap"
+#: environment variable that tells an argv job where its instructions are
+VARIABLE = "FIBER_BOOTSTRAP"
+#: seconds for which a parent that does not answer is dialled again
+PATIENCE = 3.0
+
+
+@attrs.frozen(kw_only=True)
+class Instructions:
+    """What a job is told privately; enough to reach its parent and be recognised."""
+
+    #: secrets of the run
+    credentials: Credentials
+    #: where the parent listens, best first
+    urls: tuple[str, ...]
+    #: identity of the job within the run
+    ident: str
+    #: folder of the run on the parent's host
+    directory: str
+    #: how many processes the job has
+    processes: int
+    #: largest frame of this run
+    max_frame: int
+
+    def encode(self) -> bytes:
+        """For ``JobSpec.private``."""
+        data = attrs.asdict(self, recurse=False)
+        return json.dumps({**data, "credentials": self.credentials.to_json()}).encode()
+
+    @classmethod
+    def decode(cls, private: bytes) -> Instructions:
+        """What :meth:`encode` wrote."""
+        data = json.loads(private)
+        data["credentials"] = Credentials.from_json(data["credentials"])
+        data["urls"] = tuple(data["urls"])
+        return cls(**data)
+
+    def ident_of(self, index: int) -> str:
+        """Identity of one process of the job."""
+        return self.ident if self.processes == 1 else f"{self.ident}.{index}"
+
+
+def main(private: bytes, index: int) -> int:
+    """Be process ``index`` of a job; return its exit code."""
+    instructions = Instructions.decode(private)
+    hello = Hello.mine(instructions.ident_of(index))
+    link = dial(instructions, hello)
+    try:
+        return _become(link, instructions, hello, index)
+    finally:
+        link.close()
+
+
+def dial(instructions: Instructions, hello: Hello) -> Link:
+    """Reach the parent, trying each of its addresses for a while.
+
+    Raises:
+        StartError: none answers; the last error is its cause.
+        HandshakeError: it refused us.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        failure: TransportError | None = None
+        for url in instructions.urls:
+            try:
+                return Link(
+                    url, instructions.credentials, hello, max_frame=instructions.max_frame
+                )
+            except HandshakeError:
+                raise
+            except TransportError as error:
+                failure = error
+        if time.monotonic() > deadline:
+            msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
+            raise StartError(msg) from failure
+        # a listener that does not exist yet tells nobody when it does
+        time.sleep(0.05)
+
+
+def _become(link: Link, instructions: Instructions, hello: Hello, index: int) -> int:
+    from fiber.runtime import Runtime
+
+    link.send(Kind.CALL, 0, 1)
+    answer = link.receive()
+    if answer is None or answer.kind is not Kind.REPLY:
+        msg = f"the parent at {link.url} does not know process {hello.ident}"
+        raise StartError(msg)
+    payload: dict[str, Any] = codec.loads(answer.body)
+    _fresh_main()
+    runtime = Runtime.of_child(
+        instructions, config=payload["config"], parent_link=link, hello=hello, index=index
+    )
+    _prepare(payload["preparation"])
+    process = codec.loads(memoryview(payload["process"]))
+    runtime.process = process
+    sentinel = _parent_sentinel(link)
+    code: int = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
+    runtime.close()
+    return code
+
+
+def _fresh_main() -> None:
+    # the supervisor's own __main__ is nobody's namespace
+    module = types.ModuleType("__mp_main__")
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def _prepare(preparation: dict[str, Any]) -> None:
+    from multiprocessing import process, spawn
+
+    current: Any = process.current_process()
+    # an unguarded main that starts processes while it is loaded gets the stdlib's explanation
+    current._inheriting = True  # noqa: SLF001 - as spawn does
+    try:
+        spawn.prepare(preparation)
+    finally:
+        del current._inheriting
+    codec.set_main_by_reference(
+        "init_main_from_name" in preparation or "init_main_from_path" in preparation
+    )
+
+
+def _parent_sentinel(link: Link) -> int:
+    """A descriptor that is readable once the parent is gone."""
+    if link.peer.host == Hello.mine("").host and hasattr(os, "pidfd_open"):
+        try:
+            return os.pidfd_open(link.peer.pid)
+        except OSError:
+            # gone already, or the kernel has none
+            return link.end_fd
+    return link.end_fd
+
+
+def _private() -> bytes:
+    where = os.environ.pop(VARIABLE, "")
+    scheme, _, number = where.partition(":")
+    if scheme != "fd" or not number.isdigit():
+        msg = f"{VARIABLE} is {where!r}, expected fd:<number>; this module is started by fiber only"
+        raise StartError(msg)
+    with open(int(number), "rb") as stream:
+        return stream.read()
+
+
+if __name__ == "__main__":
+    sys.exit(main(_private(), 0))

@@ -1,0 +1,235 @@
+"""A started process as its parent sees it; what ``multiprocessing`` calls a Popen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fiber.exceptions import StartError
+from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from fiber.launch.launcher import Launcher
+    from fiber.transport.endpoint import Peer
+
+_NEVER_CAME_UP = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
+
+
+class Child:
+    """One job of one process object. Thread-safe; every wait ends with the job."""
+
+    #: the stdlib's pickling support asks for it
+    method = "fiber"
+
+    def __init__(
+        self,
+        ident: str,
+        name: str,
+        launcher: Launcher,
+        *,
+        processes: int = 1,
+        on_status: Callable[[Child, JobStatus], None] | None = None,
+    ) -> None:
+        self.ident = ident
+        self.name = name
+        self.processes = processes
+        self.job: Job | None = None
+        self.status: JobStatus | None = None
+        self._launcher = launcher
+        self._on_status = on_status
+        self._changed = threading.Condition()
+        self._sentinels: tuple[int, int] | None = None
+        self._pid: int | None = None
+        self._host = ""
+        self._releases: list[Callable[[], Any]] = []
+        self._released = False
+
+    # -- what multiprocessing asks of a Popen
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on its host; waits for the child's hello within ``start_timeout``."""
+        if self._pid is None and self.job is not None:
+            pids = self.job.data.get("pids") or ()
+            if pids:
+                return int(pids[0])
+            self._wait_for(
+                lambda: self._pid is not None or self._has_ended(), self._launcher.start_timeout
+            )
+        return self._pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, minus the signal, or None while it runs."""
+        status = self.status
+        if status is None or not status.state.is_terminal:
+            return None
+        if status.exit_code is not None:
+            return status.exit_code
+        # it has ended and left no code: lost with its node, or never started
+        return 1
+
+    def poll(self) -> int | None:
+        """The same as :attr:`returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
+        self._wait_for(lambda: self._has_ended(), timeout)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Ask it to end; nothing where it has ended."""
+        if not self._has_ended():
+            self._launcher.terminate(self)
+
+    def kill(self) -> None:
+        """End it at once; nothing where it has ended."""
+        if not self._has_ended():
+            self._launcher.kill(self)
+
+    def signal(self, index: int, signum: int) -> None:
+        """Send a signal to one of its processes; nothing where it has ended."""
+        if not self._has_ended():
+            self._launcher.signal(self, index, signum)
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that is readable once it has ended."""
+        with self._changed:
+            if self._sentinels is None:
+                self._sentinels = os.pipe()
+                if self._has_ended():
+                    self._signal_end()
+            return self._sentinels[0]
+
+    def close(self) -> None:
+        """Release the sentinel."""
+        with self._changed:
+            if self._sentinels is not None:
+                for fd in self._sentinels:
+                    if fd >= 0:
+                        os.close(fd)
+                self._sentinels = None
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """The stdlib's way to hand over a descriptor, which no other machine could use."""
+        msg = (
+            f"descriptor {fd} cannot be sent to another process of fiber; use fiber's own Queue, "
+            "Pipe, Lock or Value in place of multiprocessing's"
+        )
+        raise TypeError(msg)
+
+    def __del__(self) -> None:
+        # at interpreter exit os may be half gone
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # -- what the launcher tells
+
+    def submitted(self, job: Job) -> None:
+        """The platform accepted it."""
+        self.job = job
+
+    def connected(self, peer: Peer) -> None:
+        """One of its processes said hello."""
+        with self._changed:
+            if peer.hello is not None and self._pid is None:
+                self._pid, self._host = peer.hello.pid, peer.hello.host
+            self._changed.notify_all()
+
+    def changed(self, status: JobStatus) -> None:
+        """The backend told of it."""
+        with self._changed:
+            if self._has_ended():
+                return
+            self.status = status
+            if self._pid is None and status.processes and status.processes[0].pid is not None:
+                self._pid = status.processes[0].pid
+            if self._has_ended():
+                self._signal_end()
+            self._changed.notify_all()
+        if self._on_status is not None:
+            self._on_status(self, status)
+
+    def orphaned(self) -> None:
+        """Nobody will tell of it any more."""
+        self.changed(
+            JobStatus(
+                state=JobState.FAILED,
+                reason=Reason(ReasonKind.NODE_LOST),
+                message="the backend was closed or lost while it ran",
+            )
+        )
+
+    def on_release(self, action: Callable[[], Any]) -> None:
+        """Have ``action`` called when it has ended: what its pickle held alive is let go."""
+        with self._changed:
+            if not self._released:
+                self._releases.append(action)
+                return
+        action()
+
+    def release(self) -> None:
+        """Let go of what its pickle held alive."""
+        with self._changed:
+            self._released = True
+            actions, self._releases = self._releases, []
+        for action in actions:
+            action()
+
+    # -- for the rest of the core
+
+    @property
+    def host(self) -> str:
+        """The host it runs on, once known."""
+        if self.status is not None and self.status.host:
+            return self.status.host
+        return self._host
+
+    def process_status(self, index: int = 0) -> ProcessStatus | None:
+        """The last word on one of its processes."""
+        status = self.status
+        if status is not None:
+            for process in status.processes:
+                if process.index == index:
+                    return process
+        return None
+
+    def raise_if_never_started(self) -> None:
+        """Raise StartError where it has ended without ever having run.
+
+        Raises:
+            StartError: with the platform's own words.
+        """
+        status = self.status
+        if (
+            status is not None
+            and status.state is JobState.FAILED
+            and status.exit_code is None
+            and status.reason is not None
+            and status.reason.kind in _NEVER_CAME_UP
+        ):
+            msg = f"{self.name} did not start ({status.reason}): {status.message}"
+            raise StartError(msg)
+
+    def _has_ended(self) -> bool:
+        return self.status is not None and self.status.state.is_terminal
+
+    def _signal_end(self) -> None:
+        if self._sentinels is not None and self._sentinels[1] >= 0:
+            os.close(self._sentinels[1])
+            self._sentinels = (self._sentinels[0], -1)
+
+    def _wait_for(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not ready():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return
+                self._changed.wait(left)

@@ -1,0 +1,231 @@
+"""Turns process objects into jobs, hands them their work, and notes how they end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import context, spawn
+from typing import TYPE_CHECKING, Any
+
+from fiber.exceptions import BackendError
+from fiber.launch import bootstrap
+from fiber.launch.child import Child
+from fiber.model import JobSpec, JobStatus, ResourceRequest
+from fiber.transport import codec, wire
+from fiber.transport.wire import Kind
+
+if TYPE_CHECKING:
+    from fiber.model import Job
+    from fiber.runtime import Runtime
+    from fiber.transport.endpoint import Peer
+
+log = logging.getLogger("fiber")
+
+
+class Launcher:
+    """Starts the children of one process; one thread reads their backend's events."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._children: dict[str, Child] = {}
+        self._by_job: dict[str, Child] = {}
+        # events of jobs whose submit() has not returned yet
+        self._early: dict[str, list[JobStatus]] = {}
+        self._payloads: dict[str, tuple[list[wire.Buffer], Child]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        runtime.endpoint.serve(0, self)
+
+    def launch(
+        self,
+        process: Any,
+        *,
+        resources: ResourceRequest | None = None,
+        image: str | None = None,
+        processes: int = 1,
+        on_status: Callable[[Child, JobStatus], None] | None = None,
+    ) -> Child:
+        """Pickle a process object and submit it as a job.
+
+        Args:
+            process: a ``multiprocessing.process.BaseProcess`` that has not been started.
+            resources: what the job needs.
+            image: image, where the backend runs images.
+            processes: how many processes the job has, all running the same object.
+            on_status: called with each status, on the events thread.
+
+        Raises:
+            Exception: what pickling raised, before anything was submitted.
+            SubmitError: the platform refused the job.
+        """
+        ident = secrets.token_hex(4)
+        child = Child(ident, process.name, self, processes=processes, on_status=on_status)
+        segments = self._payload(process, child)
+        instructions = bootstrap.Instructions(
+            credentials=self._runtime.endpoint.credentials,
+            urls=tuple(self._runtime.urls()),
+            ident=ident,
+            directory=str(self._runtime.directory),
+            processes=processes,
+            max_frame=self._runtime.config.max_frame,
+        )
+        spec = JobSpec(
+            run_id=self._runtime.run_id,
+            name=process.name,
+            argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
+            entry=bootstrap.ENTRY,
+            env=self._runtime.environment(),
+            cwd=os.getcwd(),
+            private=instructions.encode(),
+            resources=resources if resources is not None else ResourceRequest(),
+            image=image if image is not None else self._runtime.config.image,
+            processes=processes,
+            log_prefix=self._runtime.config.log_prefix,
+            labels={"process": process.name, "parent": self._runtime.ident},
+        )
+        with self._lock:
+            self._children[ident] = child
+            for index in range(processes):
+                self._payloads[instructions.ident_of(index)] = (segments, child)
+        try:
+            self._watch()
+            job = self._runtime.submit(spec)
+        except BaseException:
+            self.forget(child)
+            raise
+        with self._lock:
+            child.submitted(job)
+            self._by_job[job.id] = child
+            early = self._early.pop(job.id, [])
+        for status in early:
+            self._changed(job, child, status)
+        return child
+
+    def _payload(self, process: Any, child: Child) -> list[wire.Buffer]:
+        preparation = spawn.get_preparation_data(process.name)
+        # the supervisor never saw this process's own start method; children have fiber's
+        preparation.pop("start_method", None)
+        if "init_main_from_name" in preparation:
+            name = preparation["init_main_from_name"]
+            if name == "__main__" or name.endswith(".__main__"):
+                del preparation["init_main_from_name"]
+        elif os.path.basename(preparation.get("init_main_from_path", "")) == "ipython":
+            del preparation["init_main_from_path"]
+        codec.set_main_by_reference(
+            "init_main_from_name" in preparation or "init_main_from_path" in preparation
+        )
+        context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
+        try:
+            with codec.carrying(child):
+                pickled = wire.joined(codec.dumps(process))
+        finally:
+            context.set_spawning_popen(None)
+        return codec.dumps(
+            {"preparation": preparation, "process": pickled, "config": self._runtime.config}
+        )
+
+    # -- service of target 0: children fetch their work
+
+    def on_message(self, peer: Peer, message: wire.Message) -> None:
+        """Hand a child its process object."""
+        if message.kind is not Kind.CALL:
+            return
+        with self._lock:
+            entry = self._payloads.pop(peer.ident, None)
+        if entry is None:
+            peer.send(Kind.ERROR, 0, message.id)
+            return
+        segments, child = entry
+        child.connected(peer)
+        peer.send(Kind.REPLY, 0, message.id, segments)
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """The backend's events tell how a child ended; nothing to do."""
+
+    # -- events
+
+    def _watch(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._read, name="fiber-events", daemon=True)
+            self._thread.start()
+
+    def _read(self) -> None:
+        runtime = self._runtime
+        try:
+            for job, status in runtime.backend.events(runtime.run_id):
+                with self._lock:
+                    child = self._by_job.get(job.id)
+                    if child is None:
+                        self._early.setdefault(job.id, []).append(status)
+                        continue
+                self._changed(job, child, status)
+        except BackendError:
+            if not runtime.closing:
+                log.exception("fiber: the backend's events ended; children are lost from sight")
+        finally:
+            for child in list(self._children.values()):
+                child.orphaned()
+
+    def _changed(self, job: Job, child: Child, status: JobStatus) -> None:
+        previous = child.status
+        child.changed(status)
+        if self._runtime.has_plugins:
+            self._runtime.notify_job_changed(job, previous, status)
+        if status.state.is_terminal:
+            self.forget(child)
+
+    def forget(self, child: Child) -> None:
+        """A child has ended, or never began."""
+        with self._lock:
+            self._children.pop(child.ident, None)
+            if child.job is not None:
+                self._by_job.pop(child.job.id, None)
+            for ident in [i for i, (_, owner) in self._payloads.items() if owner is child]:
+                del self._payloads[ident]
+        child.release()
+
+    # -- what children ask for
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds from accepted to hello."""
+        return self._runtime.config.start_timeout
+
+    def signal(self, child: Child, index: int, signum: int) -> None:
+        """A signal to one of the child's processes."""
+        if child.job is not None:
+            self._runtime.backend.signal(child.job, index, signum)
+
+    def terminate(self, child: Child) -> None:
+        """SIGTERM to the child's processes."""
+        for index in range(child.processes):
+            self.signal(child, index, signal.SIGTERM)
+
+    def kill(self, child: Child) -> None:
+        """End the child and all its processes at once."""
+        if child.job is not None:
+            self._runtime.backend.kill(child.job)
+
+    def alive(self) -> list[Child]:
+        """The children that have not ended."""
+        with self._lock:
+            return list(self._children.values())
+
+    def close(self, *, timeout: float = 10.0) -> None:
+        """Wait for the events thread; the backend must be closed before."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+
+def _interpreter_flags() -> list[str]:
+    import subprocess
+
+    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as spawn does

@@ -1,0 +1,130 @@
+"""The folder of a run on this host: where it is, who owns it, what is swept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fiber.exceptions import FiberError
+
+#: a Unix socket's path must stay below this, whatever the system
+MAX_SOCKET_PATH = 100
+_DESCRIPTION = "run.json"
+
+
+def run_root() -> Path:
+    """The folder that holds the runs of this user on this host; made where it is missing.
+
+    ``$XDG_RUNTIME_DIR/fiber``, else ``fiber-<uid>`` in the temporary folder.
+
+    Raises:
+        FiberError: it belongs to somebody else, or others may write to it.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        root = Path(runtime) / "fiber"
+    else:
+        root = Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
+    # room for /<8 hex>/<16 characters>.sock
+    if len(os.fsencode(root)) > MAX_SOCKET_PATH - 32:
+        root = Path("/tmp") / f"fiber-{os.getuid()}"  # noqa: S108 - owner and mode are checked below
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(root)
+    return root
+
+
+def _check_owner(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        msg = f"{folder} is not a folder of user {os.getuid()}; remove it or set XDG_RUNTIME_DIR"
+        raise FiberError(msg)
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        msg = f"{folder} is open to other users; run chmod 700 {folder}"
+        raise FiberError(msg)
+
+
+def start_time(pid: int) -> float | None:
+    """When a process began, in seconds since the epoch; None where there is no such process."""
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_alive(pid: int, began: float) -> bool:
+    """True where ``pid`` is still the process that began then, not another with its number."""
+    now = start_time(pid)
+    return now is not None and abs(now - began) < 1.0
+
+
+def create(run_id: str, backend: str) -> Path:
+    """Make the folder of a new run, described in its ``run.json``, and sweep stale ones."""
+    sweep()
+    folder = run_root() / run_id
+    folder.mkdir(mode=0o700)
+    description = {
+        "run_id": run_id,
+        "pid": os.getpid(),
+        "start_time": start_time(os.getpid()),
+        "backend": backend,
+        "program": list(sys.argv),
+        "created": time.time(),
+    }
+    (folder / _DESCRIPTION).write_text(json.dumps(description))
+    return folder
+
+
+def describe(folder: Path) -> dict[str, Any] | None:
+    """What a run's ``run.json`` says; None where there is none that can be read."""
+    try:
+        data = json.loads((folder / _DESCRIPTION).read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def runs() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The runs of this user on this host with their descriptions, oldest first."""
+    found = []
+    for folder in run_root().iterdir():
+        description = describe(folder)
+        if description is not None:
+            found.append((float(description.get("created", 0)), folder, description))
+    for _, folder, description in sorted(found, key=lambda item: item[0]):
+        yield folder, description
+
+
+def is_stale(description: dict[str, Any]) -> bool:
+    """True where the run's master is gone; a detached run is kept until it is collected."""
+    if description.get("detached"):
+        return False
+    pid, began = description.get("pid"), description.get("start_time")
+    return not (isinstance(pid, int) and isinstance(began, float) and is_alive(pid, began))
+
+
+def sweep() -> list[str]:
+    """Remove what dead masters left; return the runs removed."""
+    removed = []
+    for folder, description in runs():
+        if is_stale(description):
+            # its supervisor may be removing it as well
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+            removed.append(folder.name)
+    return removed
+
+
+def remove(folder: Path) -> None:
+    """Remove a run's folder; idempotent."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,114 @@
+"""``Process`` on top of a job: the stdlib's class with another way to start."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import process as _process
+from multiprocessing.process import active_children, current_process, parent_process
+from typing import Any
+
+from fiber import hints, runtime
+from fiber.launch.child import Child
+from fiber.model import ResourceRequest
+
+__all__ = ["Process", "active_children", "current_process", "parent_process"]
+
+
+class Process(_process.BaseProcess):
+    """A process on the selected backend; the same as ``multiprocessing.Process`` otherwise.
+
+    ``@fiber.meta`` on the target, or on a subclass's ``run``, says what it needs.
+
+    Raises:
+        StartError: from ``join`` and ``exitcode``, when the platform could not start it; the text
+            has the platform's own words.
+    """
+
+    # read by the stdlib's child-side code: nobody's start method is changed there
+    _start_method = None
+
+    def start(self) -> None:
+        """Start the child; returns once the platform has accepted it.
+
+        Raises:
+            Exception: what pickling the target or its arguments raised.
+            SubmitError: the platform refused it.
+        """
+        self._check_closed()
+        assert self._popen is None, "cannot start a process twice"
+        assert self._parent_pid == os.getpid(), (
+            "can only start a process object created by current process"
+        )
+        me: Any = current_process()
+        # workers of a pool report that they are daemons, and may have children all the same
+        assert not me._config.get("daemon") or me._config.get("fiber_may_have_children"), (
+            "daemonic processes are not allowed to have children"
+        )
+        _process._cleanup()
+        self._popen = self._launch()
+        # as the stdlib: the target may hold what holds us
+        del self._target, self._args, self._kwargs
+        _process._children.add(self)
+
+    def _launch(self) -> Child:
+        meta = hints.get_meta(self._target if self._target is not None else type(self).run)
+        current = runtime.current()
+        return current.launcher.launch(
+            self, resources=requested(meta, current), image=meta.image
+        )
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the child has ended, or ``timeout`` seconds have passed.
+
+        Raises:
+            StartError: it never came up.
+        """
+        super().join(timeout)
+        if self._popen is not None:
+            self._popen.raise_if_never_started()
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code, minus the signal that ended it, or None before that.
+
+        Raises:
+            StartError: it never came up.
+        """
+        self._check_closed()
+        if self._popen is None:
+            return None
+        self._popen.raise_if_never_started()
+        code: int | None = self._popen.poll()
+        return code
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that is readable once the child has ended, for ``connection.wait``."""
+        self._check_closed()
+        if self._popen is None:
+            msg = "process not started"
+            raise ValueError(msg)
+        return int(self._popen.sentinel)
+
+    def close(self) -> None:
+        """Release what the object holds; the child must have ended."""
+        if self._popen is not None:
+            if self._popen.poll() is None:
+                msg = (
+                    "Cannot close a process while it is still running. "
+                    "You should first call join() or terminate()."
+                )
+                raise ValueError(msg)
+            self._popen.close()
+            self._popen = None
+            _process._children.discard(self)
+        self._closed = True
+
+
+def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
+    """What a function's ``@fiber.meta`` asks for, over the settings' defaults."""
+    return ResourceRequest(
+        cpu=meta.cpu if meta.cpu is not None else current.config.cpu,
+        memory=meta.memory if meta.memory is not None else current.config.memory,
+        devices=meta.devices,
+    )

@@ -1,0 +1,273 @@
+"""What pool methods return: a result to wait for, a list of them, results one after another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import TimeoutError as _TimeoutError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fiber.exceptions import WorkerCrashedError
+
+if TYPE_CHECKING:
+    from fiber.dispatch.feeder import Feeder
+
+__all__ = ["AsyncResult", "IMapIterator", "IMapUnorderedIterator", "MapResult"]
+
+T = TypeVar("T")
+_Callback = Callable[[Any], Any] | None
+_UNSET = object()
+
+
+class AsyncResult(Generic[T]):
+    """The result of one task, once it is there."""
+
+    def __init__(
+        self,
+        run_callback: Callable[[Callable[[Any], Any], Any], None],
+        callback: _Callback = None,
+        error_callback: _Callback = None,
+    ) -> None:
+        self._event = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._run_callback = run_callback
+        self._callback = callback
+        self._error_callback = error_callback
+
+    def ready(self) -> bool:
+        """True once the task has ended."""
+        return self._event.is_set()
+
+    def successful(self) -> bool:
+        """True where it ended without an exception.
+
+        Raises:
+            ValueError: it has not ended.
+        """
+        if not self.ready():
+            msg = f"{self!r} not ready"
+            raise ValueError(msg)
+        return self._error is None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or ``timeout`` seconds have passed."""
+        self._event.wait(timeout)
+
+    def get(self, timeout: float | None = None) -> T:
+        """The result.
+
+        Raises:
+            multiprocessing.TimeoutError: ``timeout`` seconds have passed without.
+            Exception: what the task raised, the remote traceback as its cause.
+            WorkerCrashedError: the task ended its workers.
+        """
+        if not self._event.wait(timeout):
+            raise _TimeoutError
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
+    # -- sink
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        """Take the outcome of the one item."""
+        error = errors.get(start)
+        if error is not None:
+            self._error = error
+        else:
+            self._value = values[0]
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:  # noqa: ARG002 - there is one item
+        """It was given up."""
+        self._error = error
+
+    def done(self) -> None:
+        """Its outcome is there."""
+        self._settle()
+
+    def broken(self, error: BaseException) -> None:
+        """The pool cannot go on."""
+        if not self._event.is_set():
+            self._error = error
+            self._settle()
+
+    def _settle(self) -> None:
+        # the event first: a callback may ask ready()
+        self._event.set()
+        if self._error is None:
+            if self._callback is not None:
+                self._run_callback(self._callback, self._value)
+        elif self._error_callback is not None:
+            self._run_callback(self._error_callback, self._error)
+
+
+class MapResult(AsyncResult[list[T]]):
+    """The results of all items in their order; the error of the first failed one by position.
+
+    A ``WorkerCrashedError`` among them has all outcomes in its ``results``.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        run_callback: Callable[[Callable[[Any], Any], Any], None],
+        callback: _Callback = None,
+        error_callback: _Callback = None,
+    ) -> None:
+        super().__init__(run_callback, callback, error_callback)
+        self._value: list[Any] = [None] * count
+        self._failed: dict[int, BaseException] = {}
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        """Take the outcomes of some items."""
+        self._value[start : start + len(values)] = values
+        last: BaseException | None = None
+        for index, error in sorted(errors.items()):
+            last = error if error is not None else last
+            if last is not None:
+                self._failed[index] = last
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
+        """Some items were given up."""
+        for index in range(start, stop):
+            self._failed[index] = error
+
+    def done(self) -> None:
+        """All outcomes are there."""
+        if self._failed:
+            results: list[Any] = self._value
+            for index, error in self._failed.items():
+                results[index] = error
+            crashed = [e for e in self._failed.values() if isinstance(e, WorkerCrashedError)]
+            for one in crashed:
+                one.results = results
+            self._error = self._failed[min(self._failed)]
+        self._settle()
+
+
+class IMapIterator(Generic[T]):
+    """Results in the order of their items, each as soon as it and all before it are there."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[Any, BaseException | None]] = deque()
+        self._early: dict[int, tuple[Any, BaseException | None]] = {}
+        self._next = 0
+        self._feeder: Feeder | None = None
+        self._finished = False
+        self._broken: BaseException | None = None
+
+    def attach(self, feeder: Feeder) -> None:
+        """The feeder that is told when results are taken."""
+        self._feeder = feeder
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> T:
+        """The next result.
+
+        Raises:
+            StopIteration: there are no more.
+            multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
+            Exception: what the task raised; the iterator goes on behind it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if self._ready:
+                    value, error = self._ready.popleft()
+                    break
+                if self._finished:
+                    self._end()
+            if self._feeder is not None:
+                self._feeder.flush()
+            with self._changed:
+                if self._ready or self._finished:
+                    continue
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise _TimeoutError
+                self._changed.wait(left)
+        if self._feeder is not None:
+            self._feeder.consumed(1)
+        if error is not None:
+            raise error
+        result: T = value
+        return result
+
+    def _end(self) -> None:
+        if self._broken is not None:
+            error, self._broken = self._broken, None
+            raise error
+        if self._feeder is not None and self._feeder.error is not None:
+            error, self._feeder.error = self._feeder.error, None
+            raise error
+        raise StopIteration
+
+    # -- sink
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        """Take the outcomes of some items."""
+        with self._changed:
+            for offset, value in enumerate(values):
+                index = start + offset
+                self._put(index, value, errors.get(index, _UNSET))
+            self._changed.notify_all()
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
+        """Some items were given up."""
+        with self._changed:
+            for index in range(start, stop):
+                self._put(index, None, error)
+            self._changed.notify_all()
+
+    def done(self) -> None:
+        """All outcomes are there."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def broken(self, error: BaseException) -> None:
+        """The pool cannot go on."""
+        with self._changed:
+            self._broken = error
+            self._finished = True
+            self._changed.notify_all()
+        if self._feeder is not None:
+            self._feeder.stop()
+
+    def _put(self, index: int, value: Any, error: Any) -> None:
+        self._early[index] = (value, error)
+        while self._next in self._early:
+            self._deliver(self._early.pop(self._next))
+            self._next += 1
+
+    def _deliver(self, outcome: tuple[Any, Any]) -> None:
+        value, error = outcome
+        if error is None:
+            # an error before it ended its chunk, as in the stdlib: it has no outcome of its own
+            if self._feeder is not None:
+                self._feeder.consumed(1)
+            return
+        self._ready.append((value, None if error is _UNSET else error))
+
+
+class IMapUnorderedIterator(IMapIterator[T]):
+    """Results in the order in which they come."""
+
+    def _put(self, index: int, value: Any, error: Any) -> None:  # noqa: ARG002 - the order is theirs
+        self._deliver((value, error))

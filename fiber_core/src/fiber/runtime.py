@@ -1,0 +1,456 @@
+"""What a process of a run owns: settings, plugins, backend, connections; closed in order."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Mapping
+from multiprocessing import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fiber.exceptions import FiberError
+from fiber.model import BackendContext, JobSpec, JobStatus, ListenAddress, Peers
+from fiber.transport import fork
+from fiber.transport.identity import Credentials
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+    from fiber.config import Config
+    from fiber.launch.bootstrap import Instructions
+    from fiber.launch.launcher import Launcher
+    from fiber.model import BackendInfo, Job, Reason
+    from fiber.plugins import Plugins
+    from fiber.transport.client import Client
+    from fiber.transport.endpoint import Endpoint
+    from fiber.transport.handshake import Hello
+    from fiber.transport.link import Link
+    from fiber.transport.reactor import Reactor
+
+log = logging.getLogger("fiber")
+
+_lock = threading.RLock()
+_current: Runtime | None = None
+_arguments: dict[str, Any] = {}
+# what the program had before it imported fiber; what it changed since is passed on to remote jobs
+_environ_at_import = dict(os.environ)
+
+
+def current() -> Runtime:
+    """This process's runtime, made on first use.
+
+    Raises:
+        ForkedError: in a process that the user forked from one that used fiber.
+        ConfigError: a setting is wrong.
+    """
+    global _current  # noqa: PLW0603 - there is one a process
+    fork.check()
+    with _lock:
+        if _current is None or _current.closed:
+            _current = Runtime.of_master(_arguments)
+        return _current
+
+
+def started() -> Runtime | None:
+    """This process's runtime if there is one already."""
+    return _current if _current is not None and not _current.closed else None
+
+
+def init(**arguments: Any) -> None:
+    """Set settings of this program in code, before its first process, pool or queue.
+
+    Args:
+        arguments: keys as in the configuration guide; those of a backend with its name in front.
+
+    Raises:
+        ConfigError: an unknown key or a bad value.
+        FiberError: fiber is in use already, so the settings would come too late.
+    """
+    with _lock:
+        runtime = started()
+        if runtime is not None and runtime.in_use:
+            msg = "fiber.init() comes too late: a process, pool or queue exists; call it before"
+            raise FiberError(msg)
+        if runtime is not None:
+            runtime.close()
+        # judged at once, so that the mistake is reported where it was made
+        _load_config(arguments)
+        _arguments.clear()
+        _arguments.update(arguments)
+
+
+def _load_config(arguments: Mapping[str, Any]) -> tuple[Config, Plugins, BackendInfo]:
+    from fiber.backend import choose_backend
+    from fiber.config import load_config
+    from fiber.plugins import load_plugins
+
+    plugins = load_plugins()
+    installed = tuple(plugins.backends().values())
+    core = load_config(arguments, backends=installed)
+    info = choose_backend(plugins, core, os.environ)
+    return load_config(arguments, backend_info=info, backends=installed), plugins, info
+
+
+class Runtime:
+    """Everything that one process of a run owns. Use :func:`current`."""
+
+    def __init__(
+        self,
+        *,
+        credentials: Credentials,
+        config: Config,
+        ident: str,
+        directory: Path | None,
+        plugins: Plugins | None = None,
+        info: BackendInfo | None = None,
+        parent_link: Link | None = None,
+        hello: Hello | None = None,
+        instructions: Instructions | None = None,
+        index: int = 0,
+    ) -> None:
+        self.config = config
+        #: how this process reached its parent; None in the master
+        self.instructions = instructions
+        #: identity of this process within the run
+        self.ident = ident
+        #: connection to the process that started this one; None in the master
+        self.parent_link = parent_link
+        #: the process object that this process is; None in the master
+        self.process: Any = None
+        #: position among the processes of its job
+        self.index = index
+        self.closing = False
+        self.closed = False
+        self._pid = os.getpid()
+        self._credentials = credentials
+        self._directory = directory
+        self._plugins = plugins
+        self._info = info
+        self._hello = hello
+        self._lock = threading.RLock()
+        self._backend: Backend | None = None
+        self._reactor: Reactor | None = None
+        self._endpoint: Endpoint | None = None
+        self._launcher: Launcher | None = None
+        self._clients: dict[str, Client] = {}
+        self._parts: list[Any] = []
+        # 0 is the process itself
+        self._targets = itertools.count(1)
+
+    @classmethod
+    def of_master(cls, arguments: Mapping[str, Any]) -> Runtime:
+        """The runtime of the process that begins a run."""
+        config, plugins, info = _load_config(arguments)
+        runtime = cls(
+            credentials=Credentials.new(),
+            config=config,
+            ident=secrets.token_hex(4),
+            directory=None,
+            plugins=plugins,
+            info=info,
+        )
+        _configure_logging(config)
+        # after the finalizers of pools and queues (priorities above), and after non-daemon
+        # children were joined: the stdlib does that between positive and other priorities
+        util.Finalize(runtime, runtime.close, exitpriority=-100)
+        return runtime
+
+    @classmethod
+    def of_child(
+        cls,
+        instructions: Instructions,
+        *,
+        config: Config,
+        parent_link: Link,
+        hello: Hello,
+        index: int,
+    ) -> Runtime:
+        """The runtime of a process that another one started; it becomes the current one."""
+        global _current  # noqa: PLW0603 - there is one a process
+        runtime = cls(
+            credentials=instructions.credentials,
+            config=config,
+            ident=hello.ident,
+            directory=Path(instructions.directory),
+            parent_link=parent_link,
+            hello=hello,
+            instructions=instructions,
+            index=index,
+        )
+        _configure_logging(config)
+        _current = runtime
+        return runtime
+
+    # -- what it knows
+
+    @property
+    def run_id(self) -> str:
+        """The run, eight hexadecimal digits."""
+        return self._credentials.run_id
+
+    @property
+    def is_master(self) -> bool:
+        """True in the process that began the run."""
+        return self.parent_link is None
+
+    @property
+    def in_use(self) -> bool:
+        """True once anything was opened or started."""
+        return self._reactor is not None or self._backend is not None
+
+    @property
+    def credentials(self) -> Credentials:
+        """Secrets of the run, with its certificate where one was made."""
+        endpoint = self._endpoint
+        return self._credentials if endpoint is None else endpoint.credentials
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the run on this host."""
+        with self._lock:
+            if self._directory is None:
+                from fiber.launch import rundir
+
+                self._directory = rundir.create(self.run_id, self.info.name)
+            return self._directory
+
+    @property
+    def plugins(self) -> Plugins:
+        """The installed plugins, loaded on first use."""
+        with self._lock:
+            if self._plugins is None:
+                from fiber.plugins import load_plugins
+
+                self._plugins = load_plugins()
+            return self._plugins
+
+    @property
+    def info(self) -> BackendInfo:
+        """The chosen backend as its plugin announces it."""
+        with self._lock:
+            if self._info is None:
+                from fiber.backend import choose_backend
+
+                self._info = choose_backend(self.plugins, self.config, os.environ)
+            return self._info
+
+    def environment(self) -> dict[str, str]:
+        """Variables for a job: settings, names listed in ``env``, what the program changed."""
+        changed = {
+            key: value
+            for key, value in os.environ.items()
+            if _environ_at_import.get(key) != value or key in self.config.env
+        }
+        return {**changed, **self.config.to_environ(), "FIBER_BACKEND": self.info.name}
+
+    # -- what it owns, made on first use
+
+    @property
+    def backend(self) -> Backend:
+        """The chosen backend."""
+        with self._lock:
+            if self._backend is None:
+                self._refuse_if_closed()
+                from fiber.backend import load_backend
+
+                context = BackendContext(
+                    config=self.config.settings,
+                    providers=self.plugins.providers(),
+                    run_id=self.run_id,
+                    run_directory=str(self.directory),
+                    lease=self.config.lease,
+                )
+                self._backend = load_backend(self.plugins, self.info.name, context)
+            return self._backend
+
+    @property
+    def hello(self) -> Hello:
+        """Who this process says it is."""
+        with self._lock:
+            if self._hello is None:
+                from fiber.transport.handshake import Hello
+
+                self._hello = Hello.mine(self.ident)
+            return self._hello
+
+    @property
+    def reactor(self) -> Reactor:
+        """The handler thread."""
+        with self._lock:
+            if self._reactor is None:
+                self._refuse_if_closed()
+                from fiber.transport.reactor import Reactor
+
+                self._reactor = Reactor()
+                fork.register(self._reactor)
+            return self._reactor
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The listening side of this process."""
+        with self._lock:
+            if self._endpoint is None:
+                self._refuse_if_closed()
+                from fiber.transport.endpoint import Endpoint
+
+                endpoint = Endpoint(
+                    self._credentials, self.hello, self.reactor, max_frame=self.config.max_frame
+                )
+                endpoint.listen(self._listen_address())
+                self._endpoint = endpoint
+            return self._endpoint
+
+    @property
+    def launcher(self) -> Launcher:
+        """Starts the children of this process."""
+        with self._lock:
+            if self._launcher is None:
+                from fiber.launch.launcher import Launcher
+
+                self._launcher = Launcher(self)
+            return self._launcher
+
+    def urls(self) -> list[str]:
+        """What other processes dial to reach this one."""
+        return list(self.endpoint.urls)
+
+    def client(self, url: str) -> Client:
+        """The connection for calls to another process, made on first use.
+
+        Raises:
+            TransportError: nobody listens there.
+        """
+        with self._lock:
+            client = self._clients.get(url)
+            if client is None or client.lost:
+                from fiber.transport.client import Client
+
+                if client is not None:
+                    client.close()
+                client = Client(
+                    url,
+                    self.credentials,
+                    self.hello,
+                    self.reactor,
+                    max_frame=self.config.max_frame,
+                )
+                self._clients[url] = client
+            return client
+
+    def new_target(self) -> int:
+        """A number by which other processes address an object of this one."""
+        return next(self._targets)
+
+    def own(self, part: Any) -> None:
+        """Have ``part.close()`` called when the runtime closes, last added first."""
+        self._parts.append(part)
+
+    # -- what it does
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Submit a job through the hook, so that plugins may wrap it."""
+        job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
+        return job
+
+    @property
+    def has_plugins(self) -> bool:
+        """True where plugins were loaded, so that notifications have a receiver."""
+        return self._plugins is not None
+
+    def notify_job_changed(self, job: Job, previous: JobStatus | None, current: JobStatus) -> None:
+        """Tell plugins of a job; their errors are logged."""
+        try:
+            self.plugins.hook.fiber_job_changed(job=job, previous=previous, current=current)
+        except Exception:
+            log.exception("fiber: a plugin's fiber_job_changed failed")
+
+    def notify_worker_lost(
+        self, worker: str, cause: Reason, requeued: int, abandoned: int
+    ) -> None:
+        """Tell plugins of a pool's loss; their errors are logged."""
+        try:
+            self.plugins.hook.fiber_worker_lost(
+                worker=worker, cause=cause, requeued=requeued, abandoned=abandoned
+            )
+        except Exception:
+            log.exception("fiber: a plugin's fiber_worker_lost failed")
+
+    def cpu_count(self) -> int:
+        """CPUs that the backend has for jobs, at least 1."""
+        cpus = self.backend.capacity().cpus
+        return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
+
+    @property
+    def lease(self) -> float:
+        """Seconds of silence after which a job is given up."""
+        return self.config.lease if self.config.lease is not None else self.info.lease
+
+    def close(self) -> None:
+        """End every child, close every connection, remove the run's folder. Idempotent."""
+        if self.closing or self._pid != os.getpid():
+            return
+        self.closing = True
+        for part in reversed(self._parts):
+            part.close()
+        if self._backend is not None:
+            self._backend.close()
+        if self._launcher is not None:
+            self._launcher.close()
+        for client in list(self._clients.values()):
+            client.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._reactor is not None:
+            self._reactor.stop()
+        if self.is_master and self._directory is not None:
+            from fiber.launch import rundir
+
+            rundir.remove(self._directory)
+        self.closed = True
+
+    def _refuse_if_closed(self) -> None:
+        if self.closing:
+            msg = "this process is ending; nothing new can be started"
+            raise FiberError(msg)
+
+    def _listen_address(self) -> ListenAddress:
+        same_host = self.info.capabilities.same_host
+        peers = Peers(
+            same_host=same_host,
+            directory=str(self.directory),
+            name=self.ident,
+            config=self.config.settings,
+            environ=dict(os.environ),
+        )
+        interfaces: tuple[Any, ...] = ()
+        if not same_host:
+            from fiber.transport.interfaces import interfaces as read
+
+            interfaces = read()
+        address: ListenAddress = self.plugins.hook.fiber_listen_address(
+            backend=self.info.name, peers=peers, interfaces=interfaces
+        )
+        return address
+
+
+def _configure_logging(config: Config) -> None:
+    """Where the user asked for fiber's own log; a program that configures logging is left alone."""
+    level = logging.DEBUG if config.debug else config.log_level.upper()
+    if config.debug or config.is_set("log_level"):
+        log.setLevel(level)
+    if config.log_file is not None and not any(
+        isinstance(handler, logging.FileHandler) for handler in log.handlers
+    ):
+        handler = logging.FileHandler(config.log_file, delay=True)
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(processName)s %(levelname)s %(message)s")
+        )
+        log.addHandler(handler)
+    elif config.debug and not log.handlers:
+        handler_ = logging.StreamHandler(sys.stderr)
+        handler_.setFormatter(logging.Formatter("%(processName)s %(levelname)s %(message)s"))
+        log.addHandler(handler_)

@@ -1,0 +1,182 @@
+"""Calls to another process: many threads on one link, answers matched by number."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+
+from fiber.exceptions import PeerLostError, TransportError
+from fiber.transport import codec, wire
+from fiber.transport.handshake import Hello
+from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
+from fiber.transport.reactor import Reactor
+from fiber.transport.wire import Kind, Message
+
+
+class Pending:
+    """A call that was sent; :meth:`wait` for its answer."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self._client = client
+        self._done = threading.Event()
+        self._answer: Message | None = None
+        self._error: BaseException | None = None
+        self._then: Callable[[Pending], None] | None = None
+        #: the call's number on its link
+        self.number = number
+
+    @property
+    def done(self) -> bool:
+        """True once the answer is here, or never will be."""
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the answer; False when ``timeout`` seconds have passed without."""
+        return self._done.wait(timeout)
+
+    def result(self) -> memoryview:
+        """The body of the answer, once :attr:`done`.
+
+        Raises:
+            PeerLostError: the other process is gone.
+            Exception: what the other process raised.
+        """
+        if self._error is not None:
+            raise self._error
+        answer = self._answer
+        if answer is None:
+            msg = "the answer is not here yet; wait() for it first"
+            raise TransportError(msg)
+        if answer.kind is Kind.ERROR:
+            if not len(answer.body):
+                msg = f"the object asked for no longer exists in {self._client.url}"
+                raise PeerLostError(msg)
+            raise codec.loads(answer.body)
+        return answer.body
+
+    def then(self, action: Callable[[Pending], None]) -> None:
+        """Have ``action`` called when it is done, on the handler thread or at once."""
+        self._then = action
+        if self._done.is_set():
+            action(self)
+
+    def settle(self, answer: Message | None, error: BaseException | None) -> None:
+        """Store the answer; for :class:`Client`."""
+        self._answer, self._error = answer, error
+        self._done.set()
+        if self._then is not None:
+            self._then(self)
+
+
+class Client:
+    """One link to the endpoint of another process, read by the reactor.
+
+    Raises:
+        TransportError: nobody listens at the URL.
+        HandshakeError: the listener is of another run.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        hello: Hello,
+        reactor: Reactor,
+        *,
+        max_frame: int = wire.MAX_FRAME,
+    ) -> None:
+        self.url = url
+        self._reactor = reactor
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._lock = threading.Lock()
+        self._casts: dict[int, Callable[[Message], None]] = {}
+        self._closed = False
+        self._link = Link(
+            url,
+            credentials,
+            hello,
+            max_frame=max_frame,
+            on_closed=lambda: reactor.call_soon(self._readable),
+        )
+        reactor.add_reader(self._link.fd, self._readable)
+
+    @property
+    def lost(self) -> bool:
+        """True once the other process is gone."""
+        return self._link.lost
+
+    @property
+    def peer(self) -> Hello:
+        """The process at the other end."""
+        return self._link.peer
+
+    def on_cast(self, target: int, action: Callable[[Message], None]) -> None:
+        """Have ``action`` called for messages that the other process sends unasked."""
+        self._casts[target] = action
+
+    def call(self, target: int, segments: Sequence[wire.Buffer], kind: Kind = Kind.CALL) -> Pending:
+        """Send a call.
+
+        Raises:
+            PeerLostError: the other process is gone.
+        """
+        pending = Pending(self, next(self._numbers))
+        with self._lock:
+            if self._closed or self._link.lost:
+                msg = f"the connection to {self.url} is gone"
+                raise PeerLostError(msg)
+            self._pending[pending.number] = pending
+        try:
+            self._link.send(kind, target, pending.number, segments)
+        except BaseException:
+            with self._lock:
+                self._pending.pop(pending.number, None)
+            raise
+        return pending
+
+    def cast(self, target: int, segments: Sequence[wire.Buffer]) -> None:
+        """Send a message that nobody answers.
+
+        Raises:
+            PeerLostError: the other process is gone.
+        """
+        self._link.send(Kind.CAST, target, next(self._numbers), segments)
+
+    def close(self) -> None:
+        """Close the link; open calls end in PeerLostError. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._reactor.remove_reader(self._link.fd)
+        self._link.close()
+        self._fail(PeerLostError(f"the connection to {self.url} was closed"))
+
+    def _readable(self) -> None:
+        while not self._closed:
+            try:
+                message = self._link.receive(timeout=0)
+            except TransportError as error:
+                self._reactor.remove_reader(self._link.fd)
+                self._fail(error)
+                return
+            if message is None:
+                return
+            if message.kind in (Kind.REPLY, Kind.ERROR):
+                with self._lock:
+                    pending = self._pending.pop(message.id, None)
+                if pending is not None:
+                    pending.settle(message, None)
+            else:
+                action = self._casts.get(message.target)
+                if action is not None:
+                    action(message)
+
+    def _fail(self, error: TransportError) -> None:
+        with self._lock:
+            pending, self._pending = list(self._pending.values()), {}
+        for one in pending:
+            one.settle(None, error)
