@@ -9,7 +9,7 @@ project = "Fiber"
 author = "The Fiber developers"
 release = metadata.version("fiber-core")
 version = release
-copyright = "2025, The Fiber developers"  # noqa: A001 - Sphinx's name
+copyright = "2025, The Fiber developers"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
