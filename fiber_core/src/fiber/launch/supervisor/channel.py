@@ -1,0 +1,125 @@
+"""A supervisor's end of one channel: frames in and out of a non-blocking stream socket."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+
+from fiber.exceptions import WireError
+from fiber.launch.supervisor.descriptors import Descriptors
+from fiber.launch.supervisor.jobs import Owner
+from fiber.launch.supervisor.loop import Loop
+from fiber.launch.supervisor.protocol import Decoder, encode
+
+__all__ = ["Channel"]
+
+_READ = 1 << 18
+
+
+class Channel:
+    """Reads messages as they come and queues those that the peer has not taken yet.
+
+    Args:
+        descriptor: the socket, non-blocking, owned by ``descriptors``.
+        owner: the process at the other end; None for the master.
+        loop: tells when it can be read or written.
+        descriptors: owner of the socket.
+        on_message: called with the channel and each message.
+        on_end: called once when the peer has closed its end or spoken nonsense, with the reason.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        owner: Owner,
+        loop: Loop,
+        descriptors: Descriptors,
+        on_message: Callable[[Channel, object], None],
+        on_end: Callable[[Channel, str], None],
+    ) -> None:
+        self.owner = owner
+        self._descriptor = descriptor
+        self._loop = loop
+        self._descriptors = descriptors
+        self._on_message = on_message
+        self._on_end = on_end
+        self._decoder = Decoder()
+        self._outgoing: deque[bytes] = deque()
+        self._open = True
+        loop.on_readable(descriptor, self._on_readable)
+
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing is half read and nothing waits to be read or written."""
+        if self._open:
+            self._on_readable()
+        return not (self._outgoing or self._decoder.pending)
+
+    def send(self, message: object) -> None:
+        """Queue a message; to a peer that is gone it is dropped."""
+        if not self._open:
+            return
+        self._outgoing.append(encode(message))
+        if len(self._outgoing) == 1:
+            self._on_writable()
+
+    def close(self) -> None:
+        """Close this end. Idempotent."""
+        if self._open:
+            self._open = False
+            self._outgoing.clear()
+            self._decoder = Decoder()
+            self._loop.forget(self._descriptor)
+            self._descriptors.close(self._descriptor)
+
+    def flush(self, patience: float) -> None:
+        """Write what is queued; give up when the peer takes nothing for ``patience`` seconds."""
+        poll = select.poll()
+        while self._open and self._outgoing:
+            poll.register(self._descriptor, select.POLLOUT)
+            if not poll.poll(patience * 1000):
+                return
+            self._on_writable()
+
+    def _on_readable(self) -> None:
+        try:
+            data = os.read(self._descriptor, _READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(str(error))
+            return
+        if not data:
+            self._end("")
+            return
+        self._decoder.feed(data)
+        try:
+            for message in self._decoder.messages():
+                self._on_message(self, message)
+                if not self._open:
+                    return
+        except WireError as error:
+            self._end(str(error))
+
+    def _on_writable(self) -> None:
+        while self._outgoing:
+            frame = self._outgoing[0]
+            try:
+                written = os.write(self._descriptor, frame)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._end(str(error))
+                return
+            if written == len(frame):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = frame[written:]
+        self._loop.on_writable(self._descriptor, self._on_writable if self._outgoing else None)
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._on_end(self, reason)

@@ -1,0 +1,200 @@
+"""What happens in a forked child: it becomes the process that a job asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+
+from fiber.launch.supervisor import kernel
+from fiber.launch.supervisor.inherited import Inheritance, inherit
+
+__all__ = ["NOT_STARTED", "ChildPlan", "become"]
+
+#: exit code of a child that never came to run what was asked for, as shells have it
+NOT_STARTED = 127
+
+_DEFAULT_ACTION = ("SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+@attrs.frozen(kw_only=True)
+class ChildPlan:
+    """All that a child needs to know; made before the fork."""
+
+    #: the job
+    job_id: str
+    #: position within it
+    index: int
+    #: process id of the supervisor
+    supervisor: int
+    #: its run directory
+    run_directory: str
+    #: ``module:function``; None to run ``argv``
+    entry: str | None
+    #: program and arguments
+    argv: Sequence[str]
+    #: the whole environment
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    #: working directory
+    cwd: str
+    #: for the entry function, or for a descriptor of the program's
+    private: bytes | None = attrs.field(repr=False)
+    #: files to write this process's id to, before it allocates anything: control groups
+    groups: Sequence[str] = ()
+    #: bytes of private memory, where no control group limits them
+    data_limit: int | None = None
+    #: granted devices with the pickled provider of their kind
+    devices: Sequence[tuple[bytes, Sequence[Any]]] = ()
+    #: soft limit of descriptors that the supervisor was started with
+    descriptor_limit: int | None = None
+    #: write end: what goes wrong before the program runs is told here; closed when it runs
+    report: int
+    #: write ends of the output pipes
+    stdout: int
+    stderr: int
+    #: this process's channel to the supervisor; None for programs
+    channel: int | None
+
+
+def become(plan: ChildPlan) -> NoReturn:
+    """Become the process that the plan describes; all descriptors of the supervisor are closed."""
+    try:
+        _set_up(plan)
+        if plan.entry is None:
+            _execute(plan)
+        function = _announce(plan)
+    except BaseException as error:
+        words = str(error) or type(error).__name__
+        with contextlib.suppress(OSError):
+            os.write(plan.report, words.encode("utf-8", "replace")[:4000])
+        os._exit(NOT_STARTED)
+    os._exit(_call(function, plan.private, plan.index))
+
+
+def _set_up(plan: ChildPlan) -> None:
+    os.setsid()
+    if not kernel.die_with_parent(plan.supervisor):
+        os._exit(NOT_STARTED)
+    _reset_signals()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (plan.stdout, 1), (plan.stderr, 2)):
+        if source == target:
+            os.set_inheritable(target, True)
+        else:
+            os.dup2(source, target, inheritable=True)
+    for source in (null, plan.stdout, plan.stderr):
+        if source > 2:
+            os.close(source)
+    for path in plan.groups:
+        Path(path).write_text("0\n", encoding="ascii")
+    _limit(plan)
+    os.environ.clear()
+    os.environ.update(plan.environ)
+    for provider, devices in plan.devices:
+        os.environ.update(_device_environment(provider, devices))
+    try:
+        os.chdir(plan.cwd)
+    except OSError as error:
+        msg = f"cannot change to the working directory: {error}"
+        raise OSError(msg) from error
+
+
+def _limit(plan: ChildPlan) -> None:
+    import resource
+
+    if plan.descriptor_limit is not None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (plan.descriptor_limit, hard))
+    if plan.data_limit is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (plan.data_limit, hard))
+
+
+def _reset_signals() -> None:
+    for name in _DEFAULT_ACTION:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _device_environment(provider: bytes, devices: Sequence[Any]) -> Mapping[str, str]:
+    import pickle
+
+    return dict(pickle.loads(provider).environment(devices))
+
+
+def _execute(plan: ChildPlan) -> NoReturn:
+    environ = dict(os.environ)
+    if plan.private is not None:
+        descriptor = kernel.private_descriptor(plan.private, plan.run_directory)
+        os.set_inheritable(descriptor, True)
+        environ["FIBER_BOOTSTRAP"] = f"fd:{descriptor}"
+    # an interpreter ignores these; a program expects them as the system has them
+    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(plan.argv[0], list(plan.argv), environ)  # noqa: S606 - that is the job
+    except OSError as error:
+        msg = f"cannot run {plan.argv[0]!r}: {error.strerror or error}"
+        raise OSError(msg) from error
+
+
+def _announce(plan: ChildPlan) -> Any:
+    if plan.channel is not None:
+        inherit(
+            Inheritance(
+                channel=socket.socket(fileno=plan.channel),
+                run_directory=plan.run_directory,
+                supervisor=plan.supervisor,
+                job_id=plan.job_id,
+                index=plan.index,
+                pid=os.getpid(),
+            )
+        )
+    gc.enable()
+    for stream in (sys.stdout, sys.stderr):
+        # pipes to the supervisor are buffered like terminals: each line is seen when it is written
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    module, _, name = (plan.entry or "").partition(":")
+    function: Any = importlib.import_module(module)
+    for part in name.split("."):
+        function = getattr(function, part)
+    os.close(plan.report)
+    return function
+
+
+def _call(function: Any, private: bytes | None, index: int) -> int:
+    try:
+        code = _exit_code(function(private, index))
+    except SystemExit as error:
+        code = _exit_code(error.code)
+    except BaseException:
+        # what lies below the entry function is this module and of no use to a reader
+        kind, value, trace = sys.exc_info()
+        with contextlib.suppress(Exception):
+            traceback.print_exception(kind, value, trace and trace.tb_next)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    return code
+
+
+def _exit_code(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)  # noqa: T201 - as the interpreter does with SystemExit("text")
+    return 1

@@ -1,0 +1,178 @@
+"""Answers what is asked on a supervisor's channels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from fiber.launch.supervisor import messages
+from fiber.launch.supervisor.channel import Channel
+from fiber.launch.supervisor.jobs import JobEntry, JobTable
+from fiber.launch.supervisor.preload import preload
+from fiber.launch.supervisor.runner import JobRunner, Launch
+
+__all__ = ["Desk"]
+
+_R = TypeVar("_R", bound=messages.Request)
+
+
+class Desk:
+    """Carries out requests; each gets one reply on the channel it came by.
+
+    A channel's requests reach the jobs that were submitted on it and no others.
+
+    Args:
+        table: where jobs stand.
+        runner: starts and ends them.
+        known_ids: ids that the run has used already.
+        on_submit: called before each start.
+        on_shutdown: called with the reply to give once everything has ended.
+    """
+
+    def __init__(
+        self,
+        table: JobTable,
+        runner: JobRunner,
+        *,
+        known_ids: set[str],
+        on_submit: Callable[[], None],
+        on_shutdown: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._table = table
+        self._runner = runner
+        self._ids = known_ids
+        self._on_submit = on_submit
+        self._on_shutdown = on_shutdown
+        self._ending: list[tuple[Channel, int]] = []
+        self._closed = ""
+        self._handlers: Mapping[type, Callable[[Channel, object], None]] = {
+            messages.Submit: _typed(messages.Submit, self._submit),
+            messages.Signal: _typed(messages.Signal, self._signal),
+            messages.Terminate: _typed(messages.Terminate, self._terminate),
+            messages.Kill: _typed(messages.Kill, self._kill),
+            messages.Query: _typed(messages.Query, self._query),
+            messages.Preload: _typed(messages.Preload, self._preload),
+            messages.EndAll: _typed(messages.EndAll, self._end_all),
+            messages.Shutdown: _typed(messages.Shutdown, self._shutdown),
+        }
+
+    def handle(self, channel: Channel, message: object) -> None:
+        """Carry out one message."""
+        if isinstance(message, messages.Ping):
+            channel.send(messages.Pong())
+            return
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(channel, message)
+        elif isinstance(message, messages.Request):
+            words = f"a supervisor does not know what {type(message).__name__} is"
+            self._refuse(channel, message, messages.Why.REQUEST, words)
+
+    def close(self, words: str) -> None:
+        """Refuse all further jobs."""
+        self._closed = words
+
+    def job_ended(self) -> None:
+        """A job is no more: answer those who waited for that."""
+        for channel, number in tuple(self._ending):
+            if not self._table.owned_by(channel.owner):
+                self._ending.remove((channel, number))
+                channel.send(messages.Done(number=number))
+
+    def _submit(self, channel: Channel, message: messages.Submit) -> None:
+        if self._closed:
+            self._refuse(channel, message, messages.Why.SUBMIT, self._closed)
+            return
+        spec = message.spec
+        job_id = self._new_id()
+        self._on_submit()
+
+        def answer(words: str) -> None:
+            entry = self._table.get(job_id)
+            if words or entry is None:
+                self._refuse(channel, message, messages.Why.SUBMIT, words)
+                return
+            pids = tuple(p.pid for p in entry.processes if p.pid is not None)
+            channel.send(messages.Accepted(number=message.number, job_id=job_id, pids=pids))
+
+        environ = {k: v for k, v in message.environ.items() if k not in spec.unset_env}
+        environ.update(spec.env)
+        launch = Launch(
+            job_id=job_id,
+            spec=spec,
+            environ=environ,
+            cwd=spec.cwd or message.cwd,
+            owner=channel.owner,
+            answer=answer,
+        )
+        self._table.add(job_id, owner=channel.owner, processes=spec.processes)
+        self._runner.start(launch)
+
+    def _signal(self, channel: Channel, message: messages.Signal) -> None:
+        entry = self._entry(channel, message.job_id)
+        if entry is not None:
+            self._runner.signal(entry, message.index, message.signum, group=message.group)
+        channel.send(messages.Done(number=message.number))
+
+    def _terminate(self, channel: Channel, message: messages.Terminate) -> None:
+        entry = self._entry(channel, message.job_id)
+        if entry is not None:
+            self._runner.terminate(entry, message.grace)
+        channel.send(messages.Done(number=message.number))
+
+    def _kill(self, channel: Channel, message: messages.Kill) -> None:
+        entry = self._entry(channel, message.job_id)
+        if entry is not None:
+            self._runner.kill(entry)
+        channel.send(messages.Done(number=message.number))
+
+    def _query(self, channel: Channel, message: messages.Query) -> None:
+        statuses = {
+            job.id: self._table.status(job.id)
+            for job in self._table.owned_by(channel.owner)
+            if message.job_ids is None or job.id in message.job_ids
+        }
+        channel.send(messages.Done(number=message.number, statuses=statuses))
+
+    def _preload(self, channel: Channel, message: messages.Preload) -> None:
+        channel.send(messages.Done(number=message.number, words=preload(message.modules)))
+
+    def _end_all(self, channel: Channel, message: messages.EndAll) -> None:
+        self._ending.append((channel, message.number))
+        for job in self._table.owned_by(channel.owner):
+            self._runner.kill(job)
+        self.job_ended()
+
+    def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
+        if channel.owner is not None:
+            words = f"only the master of a run ends its supervisor, not {channel.owner[0]}"
+            self._refuse(channel, message, messages.Why.REQUEST, words)
+            return
+        self._on_shutdown(lambda: channel.send(messages.Done(number=message.number)))
+
+    def _entry(self, channel: Channel, job_id: str) -> JobEntry | None:
+        entry = self._table.get(job_id)
+        return entry if entry is not None and entry.owner == channel.owner else None
+
+    def _refuse(
+        self, channel: Channel, request: messages.Request, why: messages.Why, words: str
+    ) -> None:
+        channel.send(messages.Refused(number=request.number, why=why, words=words))
+
+    def _new_id(self) -> str:
+        while True:
+            job_id = os.urandom(4).hex()
+            if job_id not in self._ids:
+                self._ids.add(job_id)
+                return job_id
+
+
+def _typed(
+    kind: type[_R], handler: Callable[[Channel, _R], None]
+) -> Callable[[Channel, object], None]:
+    def call(channel: Channel, message: object) -> None:
+        assert isinstance(message, kind)
+        handler(channel, message)
+
+    return call

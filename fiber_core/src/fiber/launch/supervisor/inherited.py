@@ -1,0 +1,80 @@
+"""What a process forked by a supervisor got from it: its own channel for jobs of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import attrs
+
+__all__ = ["Inheritance", "claim_channel", "inherit", "inherited_channel", "release_channel"]
+
+
+@attrs.frozen(kw_only=True)
+class Inheritance:
+    """The channel of a forked process and where it comes from."""
+
+    #: connected to the supervisor; close-on-exec
+    channel: socket.socket
+    #: the supervisor's run directory
+    run_directory: str
+    #: process id of the supervisor
+    supervisor: int
+    #: id of the job that this process belongs to
+    job_id: str
+    #: position of this process within that job
+    index: int
+    #: the process it was made for; a fork of that process has no part in it
+    pid: int
+
+
+_inheritance: Inheritance | None = None
+_lock = threading.Lock()
+_claimed = False
+
+
+def inherit(inheritance: Inheritance) -> None:
+    """Record what this forked process got; called once, before any other code runs in it."""
+    global _inheritance  # noqa: PLW0603 - a process is forked by its supervisor once and for all
+    _inheritance = inheritance
+
+
+def inherited_channel() -> Inheritance | None:
+    """The channel on which this process can have its supervisor start jobs.
+
+    Returns:
+        None in a process that no supervisor forked: a master, an exec'ed program, or one that the
+        user's own fork made.
+    """
+    if _inheritance is None or _inheritance.pid != os.getpid():
+        return None
+    return _inheritance
+
+
+def claim_channel(run_directory: str) -> socket.socket | None:
+    """Take the channel for one client; it is given back with :func:`release_channel`.
+
+    Args:
+        run_directory: of the run for which jobs are to be started; another run's jobs are no
+            affair of this supervisor.
+
+    Returns:
+        A socket that the client closes; None where there is no channel or a client has it.
+    """
+    global _claimed  # noqa: PLW0603 - replies go to whoever reads first, so there is one client
+    inheritance = inherited_channel()
+    if inheritance is None or inheritance.run_directory != run_directory:
+        return None
+    with _lock:
+        if _claimed:
+            return None
+        _claimed = True
+    return inheritance.channel.dup()
+
+
+def release_channel() -> None:
+    """Give the channel back, once its client has ended and closed the socket."""
+    global _claimed  # noqa: PLW0603 - as above
+    with _lock:
+        _claimed = False

@@ -1,0 +1,202 @@
+"""The job table: which processes each job has and where they stand; no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from fiber.launch.supervisor.verdict import Verdict, signal_name
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+__all__ = ["JobEntry", "JobTable", "Owner", "combine"]
+
+#: who submitted a job: the id and index of a process of ours, or None for the master
+Owner = tuple[str, int] | None
+
+
+@attrs.define(kw_only=True)
+class JobEntry:
+    """One job."""
+
+    #: its id
+    id: str
+    #: who submitted it
+    owner: Owner
+    #: its processes by index
+    processes: list[ProcessStatus]
+    #: why it waits, while nothing of it was started
+    waiting: str = ""
+    #: True once somebody asked for its end: its deaths by these signals are no surprise
+    asked: set[int] = attrs.field(factory=set)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes that were started and have not ended, by index."""
+        return tuple(p.pid for p in self.processes if p.pid is not None and not p.state.is_terminal)
+
+
+class JobTable:
+    """All jobs of a supervisor that have not ended and been forgotten.
+
+    Args:
+        host: name that statuses carry.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._jobs: dict[str, JobEntry] = {}
+        self._by_pid: dict[int, tuple[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[JobEntry]:
+        return iter(tuple(self._jobs.values()))
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._jobs
+
+    def get(self, job_id: str) -> JobEntry | None:
+        """The entry of a job, if it is known."""
+        return self._jobs.get(job_id)
+
+    def find(self, pid: int) -> tuple[JobEntry, int] | None:
+        """Whose process that is, and its index."""
+        place = self._by_pid.get(pid)
+        return None if place is None else (self._jobs[place[0]], place[1])
+
+    def owned_by(self, owner: Owner) -> tuple[JobEntry, ...]:
+        """Jobs that one channel submitted."""
+        return tuple(job for job in self._jobs.values() if job.owner == owner)
+
+    def add(self, job_id: str, *, owner: Owner, processes: int, waiting: str = "") -> JobEntry:
+        """A job was taken on; none of its processes runs yet."""
+        pending = [ProcessStatus(index=i, state=JobState.PENDING) for i in range(processes)]
+        entry = JobEntry(id=job_id, owner=owner, processes=pending, waiting=waiting)
+        self._jobs[job_id] = entry
+        return entry
+
+    def started(self, job_id: str, index: int, pid: int) -> None:
+        """A process of a job was forked."""
+        entry = self._jobs[job_id]
+        entry.waiting = ""
+        entry.processes[index] = attrs.evolve(
+            entry.processes[index], state=JobState.RUNNING, pid=pid
+        )
+        self._by_pid[pid] = (job_id, index)
+
+    def stopped(self, pid: int, signum: int) -> JobEntry | None:
+        """A process was stopped; returns its job if that is news."""
+        message = f"stopped by {signal_name(signum)}"
+        reason = Reason(ReasonKind.SIGNAL, signum)
+        return self._change(pid, state=JobState.SUSPENDED, reason=reason, message=message)
+
+    def continued(self, pid: int) -> JobEntry | None:
+        """A stopped process runs again; returns its job if that is news."""
+        return self._change(pid, state=JobState.RUNNING, reason=None, message="")
+
+    def ended(
+        self,
+        pid: int,
+        verdict: Verdict,
+        *,
+        log_tail: Sequence[str] = (),
+        peak_memory: int | None = None,
+    ) -> JobEntry | None:
+        """A process ended and was reaped; returns its job if it was one of ours."""
+        entry = self._change(
+            pid,
+            state=verdict.state,
+            reason=verdict.reason,
+            exit_code=verdict.exit_code,
+            message=verdict.message,
+            log_tail=tuple(log_tail),
+            peak_memory=peak_memory,
+        )
+        self._by_pid.pop(pid, None)
+        return entry
+
+    def abandoned(self, job_id: str, verdict: Verdict) -> JobEntry:
+        """A job ended before any of its processes was started."""
+        entry = self._jobs[job_id]
+        entry.waiting = ""
+        entry.processes = [
+            attrs.evolve(
+                process,
+                state=verdict.state,
+                reason=verdict.reason,
+                exit_code=verdict.exit_code,
+                message=verdict.message,
+            )
+            for process in entry.processes
+        ]
+        return entry
+
+    def status(self, job_id: str) -> JobStatus:
+        """The present status of a job that is known."""
+        entry = self._jobs[job_id]
+        if entry.waiting:
+            return JobStatus(
+                state=JobState.PENDING,
+                reason=Reason(ReasonKind.UNSCHEDULABLE),
+                message=entry.waiting,
+                host=self._host,
+                processes=tuple(entry.processes),
+            )
+        return combine(entry.processes, host=self._host)
+
+    def forget(self, job_id: str) -> None:
+        """Drop a job that has ended, or was refused."""
+        entry = self._jobs.pop(job_id)
+        for process in entry.processes:
+            if process.pid is not None and self._by_pid.get(process.pid, ("", 0))[0] == job_id:
+                del self._by_pid[process.pid]
+
+    def _change(self, pid: int, **changes: Any) -> JobEntry | None:
+        place = self._by_pid.get(pid)
+        if place is None:
+            return None
+        entry = self._jobs[place[0]]
+        before = entry.processes[place[1]]
+        if before.state.is_terminal:
+            return None
+        after = attrs.evolve(before, **changes)
+        entry.processes[place[1]] = after
+        return None if after == before else entry
+
+
+def combine(processes: Sequence[ProcessStatus], *, host: str | None) -> JobStatus:
+    """The status of a job from those of its processes.
+
+    A job has ended when all of them have; it failed if any failed, for the reason of the first
+    that did. The exit code is its first process's. It is suspended when all that live are.
+    """
+    living = [p for p in processes if not p.state.is_terminal]
+    if not living:
+        failed = next((p for p in processes if p.state is JobState.FAILED), None)
+        told = failed or processes[0]
+        return JobStatus(
+            state=JobState.SUCCEEDED if failed is None else JobState.FAILED,
+            reason=told.reason,
+            exit_code=processes[0].exit_code,
+            message=told.message,
+            host=host,
+            processes=tuple(processes),
+        )
+    first = living[0]
+    if all(p.state is JobState.SUSPENDED for p in living):
+        state = JobState.SUSPENDED
+    elif any(p.state is not JobState.PENDING for p in living):
+        state = JobState.RUNNING
+    else:
+        state = JobState.PENDING
+    suspended = state is JobState.SUSPENDED
+    return JobStatus(
+        state=state,
+        reason=first.reason if suspended else None,
+        message=first.message if suspended else "",
+        host=host,
+        processes=tuple(processes),
+    )

@@ -1,0 +1,246 @@
+"""The journal of a run's jobs on one host, by which other processes know them.
+
+``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
+start time that makes a process id unmistakable) and ``ended``. Supervisors append to it; it is
+read without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fiber.launch.pids import is_same, start_time
+from fiber.launch.supervisor.jobs import Owner, combine
+from fiber.model import (
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reason,
+    ReasonKind,
+)
+
+__all__ = ["JOURNAL", "Journal", "JournaledJob", "read_journal"]
+
+#: name of the file in a run directory
+JOURNAL = "jobs.jsonl"
+
+
+class Journal:
+    """Appends to the journal.
+
+    Args:
+        directory: the run directory.
+        on_failure: called once with a sentence when it cannot be written.
+    """
+
+    def __init__(self, directory: str, on_failure: Callable[[str], None]) -> None:
+        self._path = Path(directory, JOURNAL)
+        self._on_failure = on_failure
+        self._descriptor: int | None = None
+        self._broken = False
+
+    def open(self) -> int | None:
+        """Open the file; returns its descriptor, which the caller owns, or None."""
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            self._fail(error)
+        return self._descriptor
+
+    def submitted(self, job_id: str, spec: JobSpec, owner: Owner, host: str) -> None:
+        """A job was taken on."""
+        self._append(
+            {
+                "event": "submitted",
+                "job": job_id,
+                "name": spec.name,
+                "run": spec.run_id,
+                "argv": list(spec.argv),
+                "processes": spec.processes,
+                "parent": None if owner is None else owner[0],
+                "host": host,
+                "time": time.time(),
+            }
+        )
+
+    def started(self, job_id: str, index: int, pid: int) -> None:
+        """A process of it was started."""
+        self._append(
+            {
+                "event": "started",
+                "job": job_id,
+                "index": index,
+                "pid": pid,
+                "start_time": start_time(pid),
+            }
+        )
+
+    def ended(self, job_id: str, process: ProcessStatus) -> None:
+        """A process of it ended."""
+        reason = process.reason
+        self._append(
+            {
+                "event": "ended",
+                "job": job_id,
+                "index": process.index,
+                "state": process.state.value,
+                "reason": None if reason is None else reason.kind.value,
+                "number": None if reason is None else reason.number,
+                "exit_code": process.exit_code,
+                "message": process.message,
+                "log_tail": list(process.log_tail),
+                "peak_memory": process.peak_memory,
+                "time": time.time(),
+            }
+        )
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        if self._descriptor is None or self._broken:
+            return
+        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                msg = "the disk is full"
+                raise OSError(msg)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._broken = True
+        self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
+
+
+@attrs.define(kw_only=True)
+class JournaledJob:
+    """A job as its journal tells of it."""
+
+    #: its id
+    id: str
+    #: the name asked for
+    name: str
+    #: the run it belongs to
+    run_id: str
+    #: its program and arguments
+    argv: tuple[str, ...]
+    #: the job that submitted it; None for the master's
+    parent: str | None
+    #: where it runs
+    host: str
+    #: when it was submitted, seconds since the epoch
+    submitted: float
+    #: when it ended, seconds since the epoch
+    ended: float | None = None
+    #: its processes as last written down
+    processes: list[ProcessStatus]
+    #: start times by process id
+    start_times: dict[int, float | None] = attrs.field(factory=dict)
+
+    def living(self) -> tuple[int, ...]:
+        """Process ids of it that live and are the ones written down."""
+        return tuple(
+            p.pid
+            for p in self.processes
+            if p.pid is not None
+            and not p.state.is_terminal
+            and is_same(p.pid, self.start_times.get(p.pid))
+        )
+
+    def status(self) -> JobStatus:
+        """Its status now: what was written down, held against the processes that live.
+
+        Processes that are gone without a word were lost with their supervisor.
+        """
+        living = set(self.living())
+        return combine([self._process(p, living) for p in self.processes], host=self.host)
+
+    def job(self, backend: str, directory: str) -> Job:
+        """The job as users of a backend know it."""
+        pids = [p.pid for p in self.processes if p.pid is not None]
+        return Job(
+            id=self.id,
+            name=self.name,
+            run_id=self.run_id,
+            backend=backend,
+            data={"pids": pids, "host": self.host, "directory": directory},
+        )
+
+    def _process(self, process: ProcessStatus, living: set[int]) -> ProcessStatus:
+        if process.state.is_terminal or process.pid is None or process.pid in living:
+            return process
+        return attrs.evolve(
+            process,
+            state=JobState.FAILED,
+            reason=Reason(ReasonKind.NODE_LOST),
+            exit_code=-9,
+            message="lost with its supervisor",
+        )
+
+
+def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
+    """All jobs in the journal of a run directory, in the order of their submission."""
+    jobs: dict[str, JournaledJob] = {}
+    for event in _events(Path(directory, JOURNAL)):
+        try:
+            _apply(jobs, event)
+        except (KeyError, TypeError, ValueError, IndexError):
+            # a line cut short by a full disk, or of another version
+            continue
+    return jobs
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
+    if event["event"] == "submitted":
+        jobs[event["job"]] = JournaledJob(
+            id=event["job"],
+            name=event["name"],
+            run_id=event["run"],
+            argv=tuple(event["argv"]),
+            parent=event["parent"],
+            host=event["host"],
+            submitted=event["time"],
+            processes=[
+                ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
+            ],
+        )
+        return
+    job = jobs[event["job"]]
+    index = event["index"]
+    if event["event"] == "started":
+        job.start_times[event["pid"]] = event["start_time"]
+        job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
+    elif event["event"] == "ended":
+        kind = event["reason"]
+        job.ended = event["time"]
+        job.processes[index] = attrs.evolve(
+            job.processes[index],
+            state=JobState(event["state"]),
+            reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),
+            exit_code=event["exit_code"],
+            message=event["message"],
+            log_tail=tuple(event["log_tail"]),
+            peak_memory=event["peak_memory"],
+        )

@@ -1,0 +1,104 @@
+"""What operating systems offer a supervisor beyond POSIX: prctl, pidfd, kqueue, memfd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import tempfile
+
+__all__ = ["ProcessWatch", "adopt_orphans", "die_with_parent", "private_descriptor", "set_title"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, argument: int | bytes) -> bool:
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    zero = ctypes.c_ulong(0)
+    return bool(libc.prctl(option, value, zero, zero, zero) == 0)
+
+
+def die_with_parent(parent: int) -> bool:
+    """Have this process killed when its parent ends, where the system can do so.
+
+    Returns:
+        False if the parent has ended already, in which case the caller must end at once.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose own parent ends; False where there is no such thing."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_title(title: str) -> None:
+    """Name this process for ``ps`` and ``top``, where that can be done."""
+    _prctl(_PR_SET_NAME, title.encode()[:15] + b"\0")
+
+
+def private_descriptor(data: bytes, folder: str) -> int:
+    """A descriptor from which ``data`` can be read once, named by no path.
+
+    Args:
+        data: what it holds.
+        folder: where a file may be made and unlinked at once, on systems without memfd.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("fiber-private", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            descriptor = os.dup(file.fileno())
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+class ProcessWatch:
+    """Becomes readable, for selectors, when a process that need not be a child ends.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+        OSError: this system has no such thing.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._closed = False
+        if sys.platform == "linux":
+            self._descriptor = os.pidfd_open(pid)
+        elif sys.platform == "darwin":
+            # the descriptor lives as long as the object does
+            self._queue = select.kqueue()
+            event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+            self._queue.control([event], 0)
+            self._descriptor = self._queue.fileno()
+        else:
+            msg = f"no way to watch a process on {sys.platform}"
+            raise OSError(msg)
+
+    def fileno(self) -> int:
+        """The descriptor to select on."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Release the descriptor. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            if sys.platform == "darwin":
+                self._queue.close()
+            else:
+                os.close(self._descriptor)

@@ -1,0 +1,95 @@
+"""The supervisor process: reads what it shall be from the descriptor it is given, and serves."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import NoReturn
+
+from fiber.launch.supervisor import kernel
+from fiber.launch.supervisor.child import become
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
+from fiber.launch.supervisor.preload import preload
+from fiber.launch.supervisor.protocol import HEADER, Decoder
+from fiber.launch.supervisor.server import Server
+from fiber.launch.supervisor.spawn import InChild
+
+__all__ = ["main"]
+
+
+def main(descriptor: int) -> NoReturn:
+    """Be a supervisor on this channel, then end the process."""
+    os.set_inheritable(descriptor, False)
+    _fill_standard_descriptors()
+    options = _read_options(descriptor)
+    if options.detached and os.fork():
+        # the starter waits for the first of the two only
+        os._exit(0)
+    kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
+    limit = _raise_descriptor_limit()
+    failures = preload(options.preload)
+    try:
+        os.set_blocking(descriptor, False)
+        server = Server(options, descriptor, descriptor_limit=limit)
+        try:
+            server.serve(failures)
+        except InChild as child:
+            plan = child.plan
+            server.leave_child()
+        else:
+            os._exit(0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    del server
+    become(plan)
+
+
+def _read_options(descriptor: int) -> SupervisorOptions:
+    # exactly one frame: what follows are requests, which the server reads
+    header = _exactly(descriptor, HEADER.size)
+    decoder = Decoder()
+    decoder.feed(header + _exactly(descriptor, HEADER.unpack(header)[0]))
+    options = next(decoder.messages())
+    assert isinstance(options, SupervisorOptions)
+    return options
+
+
+def _exactly(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        if not more:
+            # whoever started this process has ended meanwhile
+            os._exit(0)
+        data += more
+    return data
+
+
+def _fill_standard_descriptors() -> None:
+    # where one is closed, the next pipe would get its number and be taken for standard output
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+
+
+def _raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one; returns what it was."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # macOS has a hard limit of "infinity" and accepts no more than OPEN_MAX
+        for wanted in (hard, 10240):
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            except (OSError, ValueError):
+                continue
+            break
+    return soft

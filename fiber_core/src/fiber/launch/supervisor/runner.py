@@ -1,0 +1,341 @@
+"""Starts, watches and ends the jobs of a supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+
+from fiber.launch.supervisor import reaper
+from fiber.launch.supervisor.child import ChildPlan
+from fiber.launch.supervisor.descriptors import Descriptors
+from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
+from fiber.launch.supervisor.journal import Journal
+from fiber.launch.supervisor.loop import Loop, Timer
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.output import LineTail
+from fiber.launch.supervisor.relay import LogFile, Relay
+from fiber.launch.supervisor.sink import Sink
+from fiber.launch.supervisor.spawn import Spawned, forks_entries, spawn
+from fiber.launch.supervisor.verdict import Verdict, judge
+from fiber.model import JobSpec, JobState, Reason, ReasonKind
+
+__all__ = ["JobRunner", "Launch"]
+
+_REPORT = 1 << 12
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """A job that is to be started."""
+
+    #: its id
+    job_id: str
+    #: what was asked for
+    spec: JobSpec
+    #: the whole environment of its processes
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    #: their working directory
+    cwd: str
+    #: who asked
+    owner: Owner
+    #: called once: with "" when it runs, else with the reason why it cannot
+    answer: Callable[[str], None]
+
+
+@attrs.define(kw_only=True)
+class _Process:
+    index: int
+    spawned: Spawned
+    tail: LineTail
+    relays: list[Relay]
+    reporting: bool = True
+    failure: str = ""
+
+
+@attrs.define(kw_only=True)
+class _Running:
+    launch: Launch
+    log: LogFile
+    processes: dict[int, _Process] = attrs.field(factory=dict)
+    answered: bool = False
+    refused: str = ""
+    deadline: Timer | None = None
+
+
+class JobRunner:
+    """The side of jobs that has processes, pipes and timers.
+
+    Args:
+        options: what the supervisor is.
+        loop: runs the callbacks.
+        descriptors: owns all descriptors.
+        table: where jobs stand.
+        journal: is told what happens.
+        sinks: standard output and error of the starter; empty for detached jobs.
+        descriptor_limit: soft limit of open files that processes get.
+        on_changed: called with a job after each change of its status.
+        on_channel: called with a process's owner key and the supervisor's end of its channel.
+        on_process_end: called with the owner key of a process that has ended.
+        on_job_end: called with the id of a job that is no more.
+        on_notice: called with sentences for people.
+    """
+
+    def __init__(
+        self,
+        options: SupervisorOptions,
+        *,
+        loop: Loop,
+        descriptors: Descriptors,
+        table: JobTable,
+        journal: Journal,
+        sinks: tuple[Sink, ...],
+        descriptor_limit: int | None,
+        on_changed: Callable[[JobEntry], None],
+        on_channel: Callable[[Owner, int], None],
+        on_process_end: Callable[[Owner], None],
+        on_job_end: Callable[[str], None],
+        on_notice: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._descriptors = descriptors
+        self._table = table
+        self._journal = journal
+        self._sinks = sinks
+        self._descriptor_limit = descriptor_limit
+        self._on_changed = on_changed
+        self._on_channel = on_channel
+        self._on_process_end = on_process_end
+        self._on_job_end = on_job_end
+        self._on_notice = on_notice
+        self._running: dict[str, _Running] = {}
+        self._relays: set[Relay] = set()
+        self._pid = os.getpid()
+
+    # -- starting ---------------------------------------------------------------------------
+
+    def start(self, launch: Launch) -> None:
+        """Fork the processes of a job that the table has already."""
+        spec = launch.spec
+        log = LogFile(
+            Path(self._options.run_directory, "logs", f"{launch.job_id}.log"),
+            self._descriptors,
+            self._on_notice,
+        )
+        running = _Running(launch=launch, log=log)
+        self._running[launch.job_id] = running
+        entry = spec.entry if forks_entries() else None
+        for index in range(spec.processes):
+            try:
+                self._fork(running, index, entry)
+            except OSError as error:
+                self._refuse(running, f"cannot start a process: {error.strerror or error}")
+                return
+        self._journal.submitted(launch.job_id, spec, launch.owner, self._options.host)
+        for index, process in running.processes.items():
+            self._journal.started(launch.job_id, index, process.spawned.pid)
+        if entry is not None:
+            self._answer(running)
+
+    def _fork(self, running: _Running, index: int, entry: str | None) -> None:
+        launch = running.launch
+
+        def plan(*, stdout: int, stderr: int, report: int, channel: int | None) -> ChildPlan:
+            return ChildPlan(
+                job_id=launch.job_id,
+                index=index,
+                supervisor=self._pid,
+                run_directory=self._options.run_directory,
+                entry=entry,
+                argv=launch.spec.argv,
+                environ=launch.environ,
+                cwd=launch.cwd,
+                private=launch.spec.private,
+                descriptor_limit=self._descriptor_limit,
+                stdout=stdout,
+                stderr=stderr,
+                report=report,
+                channel=channel,
+            )
+
+        spawned = spawn(plan, self._descriptors, channel=entry is not None)
+        tail = LineTail(self._options.tail)
+        process = _Process(index=index, spawned=spawned, tail=tail, relays=[])
+        running.processes[index] = process
+        for which, descriptor in enumerate((spawned.stdout, spawned.stderr)):
+            relay = Relay(
+                descriptor,
+                loop=self._loop,
+                descriptors=self._descriptors,
+                sink=self._sinks[which] if self._sinks else None,
+                log=running.log,
+                tail=tail,
+                prefix=f"[{launch.spec.name}] ".encode() if launch.spec.log_prefix else b"",
+                on_end=self._relays.discard,
+            )
+            process.relays.append(relay)
+            self._relays.add(relay)
+        self._loop.on_readable(spawned.report, lambda: self._on_report(running, process))
+        self._table.started(launch.job_id, index, spawned.pid)
+        if spawned.channel is not None:
+            self._on_channel((launch.job_id, index), spawned.channel)
+
+    def _on_report(self, running: _Running, process: _Process) -> None:
+        if not process.reporting:
+            return
+        try:
+            words = os.read(process.spawned.report, _REPORT)
+        except BlockingIOError:
+            return
+        process.reporting = False
+        process.failure = words.decode("utf-8", "replace")
+        self._loop.forget(process.spawned.report)
+        self._descriptors.close(process.spawned.report)
+        if running.answered or running.refused:
+            return
+        if process.failure:
+            self._refuse(running, process.failure)
+        elif not any(p.reporting for p in running.processes.values()):
+            self._answer(running)
+
+    def _answer(self, running: _Running) -> None:
+        running.answered = True
+        running.launch.answer("")
+        entry = self._table.get(running.launch.job_id)
+        if entry is not None:
+            self._on_changed(entry)
+
+    def _refuse(self, running: _Running, words: str) -> None:
+        running.refused = words
+        running.launch.answer(words)
+        entry = self._table.get(running.launch.job_id)
+        if entry is None:
+            return
+        self.kill(entry)
+        if not entry.pids:
+            self._close(running, entry)
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def signal(self, entry: JobEntry, index: int | None, signum: int, *, group: bool) -> None:
+        """Signal one process of a job or all of them, alone or with their groups."""
+        for process in entry.processes:
+            if process.pid is None or process.state.is_terminal:
+                continue
+            if index is None or index == process.index:
+                entry.asked.add(signum)
+                send = reaper.kill_group if group else reaper.signal_process
+                send(process.pid, signum)
+
+    def terminate(self, entry: JobEntry, grace: float) -> None:
+        """SIGTERM now, SIGKILL to the groups after ``grace`` seconds."""
+        running = self._running.get(entry.id)
+        if running is None:
+            self._abandon(entry, signal.SIGTERM)
+            return
+        self.signal(entry, None, signal.SIGTERM, group=False)
+        if running.deadline is None or running.deadline.when > self._loop.now() + grace:
+            if running.deadline is not None:
+                running.deadline.cancel()
+            running.deadline = self._loop.call_later(grace, lambda: self.kill(entry))
+
+    def kill(self, entry: JobEntry) -> None:
+        """SIGKILL to all groups of a job."""
+        if entry.id not in self._running:
+            self._abandon(entry, signal.SIGKILL)
+            return
+        self.signal(entry, None, signal.SIGKILL, group=True)
+
+    def _abandon(self, entry: JobEntry, signum: int) -> None:
+        verdict = Verdict(
+            state=JobState.FAILED,
+            reason=Reason(ReasonKind.SIGNAL, signum),
+            exit_code=-signum,
+            message="ended as asked, before it was started",
+        )
+        self._table.abandoned(entry.id, verdict)
+        self._on_changed(entry)
+        self._forget(entry.id)
+
+    def reap(self) -> None:
+        """Take note of all that happened to processes."""
+        for event in reaper.reap(self._before_reaping):
+            if isinstance(event, reaper.Change):
+                if event.stopped_by is None:
+                    changed = self._table.continued(event.pid)
+                else:
+                    changed = self._table.stopped(event.pid, event.stopped_by)
+                if changed is not None and self._running[changed.id].answered:
+                    self._on_changed(changed)
+            else:
+                self._on_process_ended(event)
+
+    def _before_reaping(self, pid: int) -> None:
+        if self._table.find(pid) is not None:
+            reaper.kill_group(pid)
+
+    def _on_process_ended(self, event: reaper.Ended) -> None:
+        found = self._table.find(event.pid)
+        if found is None:
+            # an orphan that came to us when its parent ended
+            return
+        entry, index = found
+        running = self._running[entry.id]
+        process = running.processes[index]
+        # its report may still be in the pipe, behind the signal of its end
+        self._on_report(running, process)
+        for relay in process.relays:
+            relay.finish()
+        code = os.waitstatus_to_exitcode(event.wait_status)
+        verdict = judge(
+            event.wait_status,
+            peak_memory=event.peak_memory,
+            asked=-code in entry.asked,
+            failure=process.failure,
+        )
+        self._table.ended(
+            event.pid,
+            verdict,
+            log_tail=process.tail.lines(),
+            peak_memory=event.peak_memory,
+        )
+        self._on_process_end((entry.id, index))
+        status = self._table.status(entry.id)
+        if not running.refused:
+            self._journal.ended(entry.id, status.processes[index])
+            self._on_changed(entry)
+        if status.state.is_terminal:
+            self._close(running, entry)
+
+    def _close(self, running: _Running, entry: JobEntry) -> None:
+        if running.deadline is not None:
+            running.deadline.cancel()
+        for process in running.processes.values():
+            if process.reporting:
+                self._loop.forget(process.spawned.report)
+                self._descriptors.close(process.spawned.report)
+        running.log.close()
+        del self._running[entry.id]
+        self._forget(entry.id)
+
+    def _forget(self, job_id: str) -> None:
+        self._table.forget(job_id)
+        self._on_job_end(job_id)
+
+    # -- output -----------------------------------------------------------------------------
+
+    def resume_output(self) -> None:
+        """Read on from processes that were held back by a slow terminal."""
+        for relay in tuple(self._relays):
+            relay.resume()
+
+    def close_output(self) -> None:
+        """Stop reading what processes write."""
+        for relay in tuple(self._relays):
+            with contextlib.suppress(OSError):
+                relay.close()

@@ -1,0 +1,269 @@
+"""A supervisor's life: it serves its channels and ends with its master, its work or on request."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fiber.launch.supervisor import kernel, messages, orphans
+from fiber.launch.supervisor.channel import Channel
+from fiber.launch.supervisor.descriptors import Descriptors
+from fiber.launch.supervisor.desk import Desk
+from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
+from fiber.launch.supervisor.journal import Journal, read_journal
+from fiber.launch.supervisor.loop import Loop, Timer
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.runner import JobRunner
+from fiber.launch.supervisor.sink import Sink
+
+__all__ = ["Server"]
+
+#: seconds without a byte taken after which a terminal or peer is left behind at the end
+_LAST_PATIENCE = 2.0
+#: seconds that killed processes may take to end; one in an uninterruptible call takes for ever
+_KILLED = 5.0
+
+
+class Server:
+    """A supervisor.
+
+    Args:
+        options: what it shall be.
+        channel: descriptor of the master's channel, non-blocking.
+        descriptor_limit: soft limit of open files that jobs are to have.
+    """
+
+    def __init__(
+        self, options: SupervisorOptions, channel: int, *, descriptor_limit: int | None = None
+    ) -> None:
+        self._options = options
+        self._loop = Loop()
+        self._descriptors = Descriptors()
+        self._table = JobTable(options.host)
+        self._channels: dict[Owner, Channel] = {}
+        self._sinks = () if options.detached else self._open_sinks()
+        self._journal = Journal(options.run_directory, self._notice)
+        self._runner = JobRunner(
+            options,
+            loop=self._loop,
+            descriptors=self._descriptors,
+            table=self._table,
+            journal=self._journal,
+            sinks=self._sinks,
+            descriptor_limit=descriptor_limit,
+            on_changed=self._on_changed,
+            on_channel=self._open_channel,
+            on_process_end=self._on_process_end,
+            on_job_end=self._on_job_end,
+            on_notice=self._notice,
+        )
+        self._desk = Desk(
+            self._table,
+            self._runner,
+            known_ids=set(read_journal(options.run_directory)),
+            on_submit=self._on_submit,
+            on_shutdown=self._end,
+        )
+        self._idle: Timer | None = None
+        self._master: kernel.ProcessWatch | None = None
+        self._frozen = False
+        self._closing = False
+        self._finished = False
+        self._replies: list[Callable[[], None]] = []
+        self._remove = False
+        self._open_channel(None, channel)
+
+    def serve(self, failures: Mapping[str, str]) -> None:
+        """Serve until there is nothing left to do.
+
+        Args:
+            failures: modules that could not be preloaded, and why.
+
+        Raises:
+            InChild: in each forked child.
+        """
+        kernel.adopt_orphans()
+        self._listen_to_signals()
+        self._watch_master()
+        with contextlib.suppress(FileExistsError):
+            Path(self._options.run_directory, "logs").mkdir(0o700)
+        journal = self._journal.open()
+        if journal is not None:
+            self._descriptors.own(journal)
+        self._send(None, messages.Hello(pid=os.getpid(), failures=failures))
+        while not self._finished:
+            self._loop.turn()
+
+    def leave_child(self) -> None:
+        """In a forked child: close everything that is the supervisor's."""
+        signal.set_wakeup_fd(-1)
+        for sink in self._sinks:
+            sink.detach()
+        self._loop.close()
+        self._descriptors.close_all()
+
+    # -- the master and other events from outside ---------------------------------------------
+
+    def _listen_to_signals(self) -> None:
+        reader, writer = self._descriptors.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM):
+            # the handler does nothing: what counts is the byte that the interpreter writes
+            signal.signal(signum, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+        def on_signal() -> None:
+            with contextlib.suppress(BlockingIOError):
+                if signal.SIGTERM in os.read(reader, 4096):
+                    self._end()
+            self._runner.reap()
+
+        self._loop.on_readable(reader, on_signal)
+
+    def _watch_master(self) -> None:
+        master = self._options.master
+        if master is None:
+            return
+        try:
+            self._master = kernel.ProcessWatch(master)
+        except ProcessLookupError:
+            self._on_master_end()
+            return
+        except OSError:
+            # no such means here: the end of the master's channel will have to do
+            return
+        self._descriptors.own(self._master.fileno())
+        self._loop.on_readable(self._master.fileno(), self._on_master_end)
+        if os.getppid() != master:
+            # it died before it could be watched, and the number may be another's by now
+            self._on_master_end()
+
+    def _on_master_end(self) -> None:
+        if self._master is not None:
+            self._loop.forget(self._master.fileno())
+        self._remove = self._options.remove_directory
+        self._end()
+
+    # -- channels -----------------------------------------------------------------------------
+
+    def _open_channel(self, owner: Owner, descriptor: int) -> None:
+        self._channels[owner] = Channel(
+            self._descriptors.own(descriptor),
+            owner=owner,
+            loop=self._loop,
+            descriptors=self._descriptors,
+            on_message=self._desk_message,
+            on_end=self._on_channel_end,
+        )
+
+    def _desk_message(self, channel: Channel, message: object) -> None:
+        self._desk.handle(channel, message)
+
+    def _on_channel_end(self, channel: Channel, reason: str) -> None:
+        self._channels.pop(channel.owner, None)
+        if reason:
+            self._notice(f"supervisor {os.getpid()} closed a channel: {reason}")
+        if channel.owner is not None:
+            return
+        # no proof that the master is dead: its jobs live as long as it does. Where its death
+        # cannot be seen, this is all there is to go by.
+        if self._master is None and not self._options.detached:
+            self._on_master_end()
+        elif not len(self._table):
+            self._finish()
+
+    def _send(self, owner: Owner, message: object) -> None:
+        channel = self._channels.get(owner)
+        if channel is not None:
+            channel.send(message)
+
+    def _notice(self, words: str) -> None:
+        self._send(None, messages.Notice(words=words))
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def _on_submit(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if not self._frozen:
+            # what is here now is shared with all children, and stays so
+            self._frozen = True
+            gc.collect()
+            gc.freeze()
+
+    def _on_changed(self, entry: JobEntry) -> None:
+        status = self._table.status(entry.id)
+        self._send(entry.owner, messages.StatusChanged(job_id=entry.id, status=status))
+
+    def _on_process_end(self, owner: Owner) -> None:
+        channel = self._channels.pop(owner, None)
+        if channel is not None:
+            channel.close()
+        for job in self._table.owned_by(owner):
+            self._runner.kill(job)
+
+    def _on_job_end(self, job_id: str) -> None:
+        self._desk.job_ended()
+        if len(self._table):
+            return
+        if self._closing or None not in self._channels:
+            self._finish()
+        elif self._options.idle_exit is not None:
+            self._idle = self._loop.call_later(self._options.idle_exit, self._on_idle)
+
+    def _on_idle(self) -> None:
+        master = self._channels.get(None)
+        if master is not None and not master.is_idle:
+            self._idle = self._loop.call_later(self._options.idle_exit or 0.0, self._on_idle)
+        elif not len(self._table):
+            self._send(None, messages.Leaving())
+            self._finish()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _open_sinks(self) -> tuple[Sink, Sink]:
+        def resume() -> None:
+            self._runner.resume_output()
+
+        return (
+            Sink(1, self._loop, self._descriptors, resume),
+            Sink(2, self._loop, self._descriptors, resume),
+        )
+
+    def _end(self, reply: Callable[[], None] | None = None) -> None:
+        """End all jobs, then the supervisor; the reply is given in between."""
+        if reply is not None:
+            self._replies.append(reply)
+        if not self._closing:
+            self._closing = True
+            self._desk.close("the supervisor of this run is ending")
+            self._loop.call_later(_KILLED, self._finish)
+        for job in self._table:
+            self._runner.kill(job)
+        if not len(self._table):
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        orphans.end()
+        self._runner.close_output()
+        for sink in self._sinks:
+            sink.drain(_LAST_PATIENCE)
+        if self._remove:
+            shutil.rmtree(self._options.run_directory, ignore_errors=True)
+        for reply in self._replies:
+            reply()
+        for channel in tuple(self._channels.values()):
+            channel.flush(_LAST_PATIENCE)
+            channel.close()

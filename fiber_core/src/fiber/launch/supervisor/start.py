@@ -1,0 +1,71 @@
+"""Starts supervisor processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fiber.exceptions import BackendUnavailableError
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.protocol import encode
+
+__all__ = ["start_supervisor"]
+
+
+def start_supervisor(
+    options: SupervisorOptions, *, executable: str | None = None
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a supervisor; returns its channel and the process.
+
+    The process of a supervisor of detached jobs ends at once and leaves the supervisor behind.
+
+    Args:
+        options: what it shall be.
+        executable: the interpreter; this process's if omitted.
+
+    Raises:
+        BackendUnavailableError: it cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    python = executable or sys.executable
+    argv = [python, *_interpreter_options(), "-c", _program(theirs.fileno())]
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+    except OSError as error:
+        ours.close()
+        msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
+        raise BackendUnavailableError(msg) from error
+    try:
+        ours.sendall(encode(options))
+    except OSError as error:
+        ours.close()
+        process.kill()
+        code = process.wait()
+        msg = f"the supervisor ended at once with code {code}; its words are on standard error"
+        raise BackendUnavailableError(msg) from error
+    return ours, process
+
+
+def _program(descriptor: int) -> str:
+    # the path is needed before anything of ours can be imported; '' would mean another folder
+    # once somebody changes the working directory
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    return (
+        f"import sys; sys.path[:] = {path!r}; "
+        f"from fiber.launch.supervisor.main import main; main({descriptor})"
+    )
+
+
+def _interpreter_options() -> Sequence[str]:
+    """Options that make the new interpreter behave as this one: -W, -X, -I and so on."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return options

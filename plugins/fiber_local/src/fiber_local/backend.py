@@ -1,0 +1,226 @@
+"""The local backend: jobs are processes of this machine, forked by a supervisor."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from fiber.abc import Backend
+from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.launch.cpus import cpu_count, memory_total
+from fiber.launch.supervisor.journal import JournaledJob, read_journal
+from fiber.launch.supervisor.messages import Accepted
+from fiber.model import (
+    BackendContext,
+    Capacity,
+    Check,
+    Job,
+    JobSpec,
+    JobStatus,
+    Reach,
+    ReachKind,
+)
+from fiber_local import host
+from fiber_local.config import LocalConfig
+from fiber_local.feed import StatusFeed
+from fiber_local.logfile import read_log
+from fiber_local.supervisors import Supervisors
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend(Backend):
+    """Runs jobs as processes of this machine.
+
+    Args:
+        context: settings and run; nothing is started before the first job.
+    """
+
+    name = "local"
+
+    def __init__(self, context: BackendContext) -> None:
+        config = context.config if isinstance(context.config, LocalConfig) else LocalConfig()
+        self._context = context
+        self._host = socket.gethostname()
+        self._feed = StatusFeed()
+        self._supervisors = Supervisors(context, config, self._host, self._feed.publish)
+        self._lock = threading.Lock()
+        self._enders: list[threading.Thread] = []
+        self._owner = os.getpid()
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Start a job; it runs when this returns, or waits for a device."""
+        if spec.image is not None:
+            raise CapabilityError(self.name, "images", f"image {spec.image!r}")
+        if spec.volumes:
+            raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
+        plain = _plain(spec)
+        jobs: list[Job] = []
+
+        def accepted(reply: Accepted) -> None:
+            jobs.append(self._job(plain, reply))
+            self._feed.add(jobs[-1], spec.run_id, self._host)
+
+        self._supervisors.submit(plain, accepted, cwd=_cwd())
+        return jobs[-1]
+
+    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
+        """Start all jobs or none."""
+        jobs: list[Job] = []
+        try:
+            for spec in specs:
+                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
+            if self._feed.wait_placed([job.id for job in jobs], timeout):
+                return jobs
+            waiting = [s.message for s in self.status(jobs) if not s.state.is_terminal]
+            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
+            words = next(filter(None, waiting), "")
+            raise SubmitError(f"{msg}: {words}" if words else msg)
+        except BaseException:
+            for job in jobs:
+                self.kill(job)
+            raise
+
+    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        """Changes of the jobs that were submitted here."""
+        return self._feed.events(run_id)
+
+    def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
+        """The present status of jobs, also of other processes of this host."""
+        return [self._status(job) for job in jobs]
+
+    def terminate(self, job: Job, *, grace: float = 5.0) -> None:
+        """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
+        if self._is_ours(job):
+            self._supervisors.tell(job.id, lambda client: client.terminate(job.id, grace))
+            return
+        thread = host.end_processes(self._journaled(job), grace)
+        if thread is not None:
+            with self._lock:
+                self._enders = [t for t in self._enders if t.is_alive()]
+                self._enders.append(thread)
+
+    def kill(self, job: Job) -> None:
+        """SIGKILL to all processes of a job."""
+        if self._is_ours(job):
+            self._supervisors.tell(job.id, lambda client: client.kill(job.id))
+        else:
+            host.end_processes(self._journaled(job), None)
+
+    def signal(self, job: Job, index: int, signum: int) -> None:
+        """Send a signal to one process of a job."""
+        if self._is_ours(job):
+            self._supervisors.tell(job.id, lambda client: client.signal(job.id, index, signum))
+        else:
+            host.signal_processes(self._journaled(job), signum, index)
+
+    def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that a job wrote, without their newlines."""
+        self._status(job)
+        path = Path(str(job.data["directory"]), "logs", f"{job.id}.log")
+        return read_log(
+            path,
+            tail=tail,
+            is_over=(lambda: self._status(job).state.is_terminal) if follow else None,
+        )
+
+    def list(self, run_id: str | None = None) -> Sequence[Job]:
+        """Jobs of one run or of all runs of this user on this host, ended ones included."""
+        return [
+            job.job(self.name, str(directory))
+            for directory in host.directories(self._context.run_directory, run_id)
+            for job in read_journal(directory).values()
+            if run_id is None or job.run_id == run_id
+        ]
+
+    def cleanup(self, run_id: str) -> None:
+        """End the jobs of a run and remove what they left."""
+        if run_id == self._context.run_id:
+            self._supervisors.end()
+        for directory in tuple(host.directories(self._context.run_directory, run_id)):
+            for job in read_journal(directory).values():
+                if job.run_id == run_id:
+                    host.end_processes(job, None)
+            host.forget(directory)
+
+    # -- the platform -------------------------------------------------------------------------
+
+    def capacity(self) -> Capacity:
+        """CPUs and memory that this process may use."""
+        return Capacity(cpus=float(cpu_count()), memory=memory_total())
+
+    def reach(self, job: Job) -> Reach:
+        """Processes of one host meet over Unix sockets or loopback."""
+        return Reach(ReachKind.DIRECT, "both are processes of this host")
+
+    def check(self) -> Iterable[Check]:
+        """Check this host."""
+        return ()
+
+    def close(self) -> None:
+        """End all jobs that are not detached, and the supervisor."""
+        if os.getpid() != self._owner:
+            return
+        self._supervisors.close()
+        with self._lock:
+            enders, self._enders = self._enders, []
+        for thread in enders:
+            thread.join()
+        self._feed.close()
+
+    # -- within -------------------------------------------------------------------------------
+
+    def _job(self, spec: JobSpec, reply: Accepted) -> Job:
+        return Job(
+            id=reply.job_id,
+            name=spec.name,
+            run_id=spec.run_id,
+            backend=self.name,
+            data={
+                "pids": list(reply.pids),
+                "host": self._host,
+                "directory": self._supervisors.directory,
+            },
+        )
+
+    def _is_ours(self, job: Job) -> bool:
+        return self._feed.status(job.id) is not None
+
+    def _status(self, job: Job) -> JobStatus:
+        status = self._feed.status(job.id)
+        return self._journaled(job).status() if status is None else status
+
+    def _journaled(self, job: Job) -> JournaledJob:
+        directory = job.data.get("directory")
+        found = host.find(directory, job.id) if isinstance(directory, str) else None
+        if found is None:
+            msg = f"there is no job {job.id} ({job.name}) on {self._host}"
+            raise UnknownJobError(msg)
+        return found
+
+
+def _plain(spec: JobSpec) -> JobSpec:
+    """The spec with plain containers only, as the supervisor's protocol has them."""
+    return attrs.evolve(
+        spec,
+        argv=tuple(map(str, spec.argv)),
+        env={str(key): str(value) for key, value in spec.env.items()},
+        unset_env=frozenset(map(str, spec.unset_env)),
+        labels={str(key): str(value) for key, value in spec.labels.items()},
+        cwd=None if spec.cwd is None else os.fspath(spec.cwd),
+    )
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # the submitter's folder was removed; its children shall run all the same
+        return "/"

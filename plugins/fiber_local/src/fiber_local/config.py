@@ -1,0 +1,21 @@
+"""Settings of the local backend."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+__all__ = ["LocalConfig"]
+
+
+@attrs.frozen(kw_only=True)
+class LocalConfig:
+    """What ``FIBER_LOCAL_<KEY>`` and the section ``[local]`` can set."""
+
+    #: how processes talk: ``ipc``, or ``tls`` to talk over loopback as machines do with each other
+    transport: Literal["ipc", "tls"] = "ipc"
+    #: modules that the fork server imports once, so that every worker has them at no cost
+    preload: tuple[str, ...] = ()
+    #: seconds without jobs after which the fork server ends; the next job starts it again
+    idle_exit: float = attrs.field(default=1.0, validator=attrs.validators.ge(0.0))

@@ -1,0 +1,128 @@
+"""What became of the jobs submitted here: the latest status of each, and streams of changes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from fiber.model import Job, JobState, JobStatus
+
+__all__ = ["StatusFeed"]
+
+#: ended jobs that are remembered; the journal knows the others
+_REMEMBERED = 10_000
+
+
+class _Subscription:
+    __slots__ = ("queue", "run_id")
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.queue: queue.SimpleQueue[tuple[Job, JobStatus] | None] = queue.SimpleQueue()
+
+
+class StatusFeed:
+    """Holds jobs and their statuses; thread-safe.
+
+    Args:
+        remembered: ended jobs that are kept.
+    """
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self._changed = threading.Condition()
+        self._remembered = remembered
+        self._jobs: dict[str, tuple[Job, JobStatus, str]] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._subscriptions: list[_Subscription] = []
+        self._closed = False
+
+    def add(self, job: Job, run_id: str, host: str) -> None:
+        """A job was accepted.
+
+        Args:
+            job: the job.
+            run_id: the run on whose streams its changes are told.
+            host: where it runs.
+        """
+        with self._changed:
+            status = JobStatus(state=JobState.PENDING, host=host)
+            self._jobs[job.id] = (job, status, run_id)
+
+    def publish(self, job_id: str, status: JobStatus) -> None:
+        """A job changed; what comes after its end is dropped."""
+        with self._changed:
+            known = self._jobs.get(job_id)
+            if known is None or known[1].state.is_terminal:
+                return
+            job, _, run_id = known
+            self._jobs[job_id] = (job, status, run_id)
+            for subscription in self._subscriptions:
+                if subscription.run_id == run_id:
+                    subscription.queue.put((job, status))
+            if status.state.is_terminal:
+                self._ended[job_id] = None
+                while len(self._ended) > self._remembered:
+                    del self._jobs[self._ended.popitem(last=False)[0]]
+            self._changed.notify_all()
+
+    def status(self, job_id: str) -> JobStatus | None:
+        """The latest status of a job, if it is remembered."""
+        with self._changed:
+            known = self._jobs.get(job_id)
+            return None if known is None else known[1]
+
+    def wait(self, job_id: str, timeout: float) -> JobStatus | None:
+        """Its status once that is terminal, or after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over(job_id), timeout)
+            known = self._jobs.get(job_id)
+            return None if known is None else known[1]
+
+    def wait_placed(self, job_ids: list[str], timeout: float) -> bool:
+        """True once none of the jobs is pending any more; False after ``timeout`` seconds."""
+
+        def placed() -> bool:
+            return all(
+                known is None or known[1].state is not JobState.PENDING
+                for known in map(self._jobs.get, job_ids)
+            )
+
+        with self._changed:
+            return self._changed.wait_for(placed, timeout)
+
+    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        """The present status of a run's jobs, then every change, until :meth:`close`."""
+        subscription = _Subscription(run_id)
+        with self._changed:
+            for job, status, run in self._jobs.values():
+                if run == run_id:
+                    subscription.queue.put((job, status))
+            if self._closed:
+                subscription.queue.put(None)
+            else:
+                self._subscriptions.append(subscription)
+        return self._drain(subscription)
+
+    def close(self) -> None:
+        """End all streams, after what they still have to tell. Idempotent."""
+        with self._changed:
+            self._closed = True
+            for subscription in self._subscriptions:
+                subscription.queue.put(None)
+            self._subscriptions.clear()
+            self._changed.notify_all()
+
+    def _is_over(self, job_id: str) -> bool:
+        known = self._jobs.get(job_id)
+        return self._closed or known is None or known[1].state.is_terminal
+
+    def _drain(self, subscription: _Subscription) -> Iterator[tuple[Job, JobStatus]]:
+        try:
+            while (item := subscription.queue.get()) is not None:
+                yield item
+        finally:
+            with self._changed:
+                if subscription in self._subscriptions:
+                    self._subscriptions.remove(subscription)

@@ -1,0 +1,61 @@
+"""Hook implementations; the backend itself is imported when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fiber.abc import Backend
+from fiber.hookspecs import hookimpl
+from fiber.model import BackendContext, BackendInfo, Capabilities, ListenAddress, Peers
+from fiber_local.config import LocalConfig
+
+__all__ = ["CAPABILITIES", "NAME"]
+
+NAME = "local"
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    follow_logs=True,
+    cpu_limit=True,
+    memory_limit=True,
+    devices=True,
+    groups=True,
+    detached=True,
+    fork=True,
+    suspend=True,
+    same_host=True,
+)
+
+
+@hookimpl
+def fiber_backends() -> Sequence[BackendInfo]:
+    """Offer the backend."""
+    return [
+        BackendInfo(
+            name=NAME,
+            api=(1, 0),
+            summary="processes on this machine, started by a fork server",
+            capabilities=CAPABILITIES,
+            config=LocalConfig,
+            default=True,
+            load=_load,
+        )
+    ]
+
+
+@hookimpl
+def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
+    """Unix sockets in the run directory, or TLS over loopback where ipc is forbidden."""
+    if backend != NAME:
+        return None
+    config = peers.config
+    if isinstance(config, LocalConfig) and config.transport == "tls":
+        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+    return ListenAddress(bind_url=f"ipc://{Path(peers.directory, peers.name)}.sock")
+
+
+def _load(context: BackendContext) -> Backend:
+    from fiber_local.backend import LocalBackend
+
+    return LocalBackend(context)

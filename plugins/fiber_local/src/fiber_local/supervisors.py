@@ -1,0 +1,189 @@
+"""The supervisors of one backend object: started when needed, again when lost, ended at close."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from fiber.exceptions import BackendUnavailableError
+from fiber.launch import rundir
+from fiber.launch.supervisor import claim_channel, release_channel
+from fiber.launch.supervisor.client import SupervisorClient, SupervisorGoneError
+from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
+from fiber.launch.supervisor.start import start_supervisor
+from fiber.model import BackendContext, JobSpec, JobStatus
+from fiber_local.config import LocalConfig
+
+__all__ = ["Supervisors"]
+
+log = logging.getLogger("fiber")
+
+#: what every worker needs; imported once in the supervisor
+_PRELOAD = ("fiber.launch.bootstrap",)
+#: supervisors that may be lost while they start one job
+_ATTEMPTS = 3
+#: seconds of silence on this host that no scheduler explains
+_LEASE = 3.0
+
+
+class Supervisors:
+    """Keeps the supervisor of a run; thread-safe.
+
+    Args:
+        context: the backend's.
+        config: its settings.
+        host: name of this host.
+        on_status: called with the id and status of each job that changed.
+    """
+
+    def __init__(
+        self,
+        context: BackendContext,
+        config: LocalConfig,
+        host: str,
+        on_status: Callable[[str, JobStatus], None],
+    ) -> None:
+        self._context = context
+        self._config = config
+        self._host = host
+        self._on_status = on_status
+        self._lock = threading.Lock()
+        self._client: SupervisorClient | None = None
+        self._former: list[SupervisorClient] = []
+        self._by_job: dict[str, SupervisorClient] = {}
+        self._closed = False
+
+    @property
+    def directory(self) -> str:
+        """The run directory.
+
+        Raises:
+            BackendUnavailableError: the backend was made without a run.
+        """
+        directory = self._context.run_directory
+        if directory is None:
+            msg = "this backend was made to look at jobs only; it has no run to start them in"
+            raise BackendUnavailableError(msg)
+        return directory
+
+    def submit(
+        self, spec: JobSpec, on_accepted: Callable[[Accepted], None], *, cwd: str
+    ) -> Accepted:
+        """Start a job on the run's supervisor.
+
+        Raises:
+            SubmitError: it cannot be started, with the system's words.
+            ResourceError: this host will never have the devices.
+            BackendUnavailableError: no supervisor could be started, or kept.
+        """
+        environ = dict(os.environ)
+        attempt = 0
+        while True:
+            client = self._connect()
+
+            def accepted(reply: Accepted, client: SupervisorClient = client) -> None:
+                self._by_job[reply.job_id] = client
+                on_accepted(reply)
+
+            try:
+                return client.submit(spec, environ=environ, cwd=cwd, on_accepted=accepted)
+            except SupervisorGoneError:
+                # it had nothing to do and ended, or was killed: what it had begun died with it
+                attempt += 1
+                if attempt == _ATTEMPTS:
+                    raise
+
+    def tell(self, job_id: str, what: Callable[[SupervisorClient], None]) -> None:
+        """Ask something of the supervisor of a job; nothing happens where both have ended."""
+        client = self._by_job.get(job_id)
+        if client is not None:
+            try:
+                what(client)
+            except SupervisorGoneError:
+                return
+
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Have a running supervisor import modules; the next to start imports the configured ones."""
+        with self._lock:
+            client = self._client
+        if client is not None:
+            for module, words in client.preload(modules).items():
+                log.warning("the supervisor cannot preload %s: %s", module, words)
+
+    def end(self) -> None:
+        """End the supervisors and all their jobs; another one may be started afterwards."""
+        with self._lock:
+            clients = [*self._former, *([] if self._client is None else [self._client])]
+            self._former, self._client = [], None
+        for client in clients:
+            client.close()
+
+    def close(self) -> None:
+        """End the supervisors for good. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self.end()
+
+    def _connect(self) -> SupervisorClient:
+        with self._lock:
+            if self._closed:
+                msg = "the local backend was closed; make another one to start jobs"
+                raise BackendUnavailableError(msg)
+            if self._client is not None and self._client.has_ended:
+                self._former = [c for c in self._former if c.is_running]
+                self._former.append(self._client)
+                self._client = None
+            if self._client is None:
+                self._client = self._inherit() or self._start()
+            return self._client
+
+    def _inherit(self) -> SupervisorClient | None:
+        channel = claim_channel(self.directory)
+        if channel is None:
+            return None
+        return SupervisorClient(
+            channel,
+            on_status=self._changed,
+            on_notice=log.warning,
+            on_end=self._given_back,
+            lease=self._context.lease or _LEASE,
+        )
+
+    def _start(self) -> SupervisorClient:
+        directory = self.directory
+        description = rundir.describe(Path(directory))
+        options = SupervisorOptions(
+            run_id=self._context.run_id or "",
+            run_directory=directory,
+            master=os.getpid(),
+            host=self._host,
+            preload=(*_PRELOAD, *self._config.preload),
+            idle_exit=self._config.idle_exit,
+            # a process that only takes part in the run must not remove what others use
+            remove_directory=description is None or description.get("pid") == os.getpid(),
+        )
+        channel, process = start_supervisor(options)
+        return SupervisorClient(
+            channel,
+            on_status=self._changed,
+            on_notice=log.warning,
+            on_end=self._ended,
+            process=process,
+            lease=self._context.lease or _LEASE,
+        )
+
+    def _changed(self, job_id: str, status: JobStatus) -> None:
+        if status.state.is_terminal:
+            self._by_job.pop(job_id, None)
+        self._on_status(job_id, status)
+
+    def _given_back(self, words: str) -> None:
+        release_channel()
+        self._ended(words)
+
+    def _ended(self, words: str) -> None:
+        if words and not self._closed:
+            log.warning("%s; its jobs have ended with it", words)
