@@ -217,6 +217,15 @@ class Plugins:
         index = self._command_index()
         return MappingProxyType({str(command.name): command for command in index.offers()})
 
+    def find_command(self, name: str) -> click.Command | None:
+        """The sub-command of a name, or None where no plugin adds one.
+
+        Raises:
+            PluginClashError: two distributions add one of that name.
+        """
+        found: click.Command | None = self._command_index().find(name)
+        return found
+
     def distributions(self) -> tuple[InstalledPlugin, ...]:
         """The loaded plugins and what each offers, in the order in which they were loaded."""
         backends, providers = self._backend_index(), self._provider_index()

@@ -68,8 +68,14 @@ def is_alive(pid: int, began: float) -> bool:
     return now is not None and abs(now - began) < 1.0
 
 
-def create(run_id: str, backend: str) -> Path:
-    """Make the folder of a new run, described in its ``run.json``, and sweep stale ones."""
+def create(run_id: str, backend: str, *, detached: bool = False) -> Path:
+    """Make the folder of a new run, described in its ``run.json``, and sweep stale ones.
+
+    Args:
+        run_id: the run.
+        backend: canonical name of its backend.
+        detached: True where its jobs outlive this process; :func:`sweep` leaves it alone then.
+    """
     sweep()
     folder = run_root() / run_id
     folder.mkdir(mode=0o700)
@@ -80,6 +86,7 @@ def create(run_id: str, backend: str) -> Path:
         "backend": backend,
         "program": list(sys.argv),
         "created": time.time(),
+        "detached": detached,
     }
     (folder / _DESCRIPTION).write_text(json.dumps(description))
     return folder

@@ -192,6 +192,10 @@ class Job:
     backend: str
     #: what the backend needs to find it again
     data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    #: program and arguments, for people; :meth:`~fiber.abc.Backend.list` fills it where it can
+    argv: tuple[str, ...] = attrs.field(default=(), converter=_words, eq=False)
+    #: when it was accepted, in seconds since the epoch; as ``argv``
+    submitted: float | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -202,6 +206,8 @@ class Capabilities:
     logs: bool = False
     #: ``logs(follow=True)`` follows
     follow_logs: bool = False
+    #: what jobs that are not detached write passes to their submitter's stdout and stderr by itself
+    output: bool = False
     #: ``exec`` runs a program beside a job
     exec: bool = False
     #: ``copy`` moves files

@@ -17,6 +17,7 @@ NAME = "local"
 CAPABILITIES = Capabilities(
     logs=True,
     follow_logs=True,
+    output=True,
     cpu_limit=True,
     memory_limit=True,
     devices=True,

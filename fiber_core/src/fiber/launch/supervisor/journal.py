@@ -172,6 +172,8 @@ class JournaledJob:
             run_id=self.run_id,
             backend=backend,
             data={"pids": pids, "host": self.host, "directory": directory},
+            argv=self.argv,
+            submitted=self.submitted,
         )
 
     def _process(self, process: ProcessStatus, living: set[int]) -> ProcessStatus:
