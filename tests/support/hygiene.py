@@ -120,6 +120,8 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_configure() -> None:
     os.environ[_MARK] = f"{os.getpid()}-{time.time_ns()}"
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="ft-")
+    # the root of all runs stays when a run is over, so no single test makes it
+    Path(os.environ["XDG_RUNTIME_DIR"], "fiber").mkdir(mode=0o700)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

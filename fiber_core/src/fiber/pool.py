@@ -147,6 +147,11 @@ class Pool:
         """Workers that the pool keeps."""
         return sum(crew.fleet.size for crew in self._crews.values())
 
+    @property
+    def _pool(self) -> list[Process]:
+        """The workers' process objects, where the stdlib's pool has them and programs look."""
+        return [process for crew in self._crews.values() for process in crew.processes()]
+
     # -- one task
 
     def apply(

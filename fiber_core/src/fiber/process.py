@@ -45,7 +45,11 @@ class Process(_process.BaseProcess):
             "daemonic processes are not allowed to have children"
         )
         _process._cleanup()
-        self._popen = self._launch()
+        self.started_as(self._launch())
+
+    def started_as(self, child: Child) -> None:
+        """Note the job that this process became; :meth:`start` does, and pools do."""
+        self._popen = child
         # as the stdlib: the target may hold what holds us
         del self._target, self._args, self._kwargs
         _process._children.add(self)

@@ -138,6 +138,7 @@ class Runtime:
         self._launcher: Launcher | None = None
         self._clients: dict[str, Client] = {}
         self._parts: list[Any] = []
+        self._finalizer: util.Finalize | None = None
         # 0 is the process itself
         self._targets = itertools.count(1)
 
@@ -156,7 +157,7 @@ class Runtime:
         _configure_logging(config)
         # after the finalizers of pools and queues (priorities above), and after non-daemon
         # children were joined: the stdlib does that between positive and other priorities
-        util.Finalize(runtime, runtime.close, exitpriority=-100)
+        runtime._finalizer = util.Finalize(None, runtime.close, exitpriority=-100)
         return runtime
 
     @classmethod
@@ -411,6 +412,8 @@ class Runtime:
 
             rundir.remove(self._directory)
         self.closed = True
+        if self._finalizer is not None:
+            self._finalizer.cancel()
 
     def _refuse_if_closed(self) -> None:
         if self.closing:

@@ -38,6 +38,8 @@ class Session:
         #: identity of the worker's process within the run
         self.ident = ident
         self.peer = peer
+        #: True once it asked for work, so that its initializer is behind it
+        self.is_up = False
         #: digests of the functions that it was sent
         self.known: set[bytes] = set()
 
@@ -54,7 +56,6 @@ class Dispatcher:
         on_up: called when a worker first asks, with its identity.
         on_broken: called when a worker's initializer failed.
         on_gone: called when a worker's connection ends, with its identity.
-        on_thirst: called when a call that still grows has nothing queued.
     """
 
     def __init__(
@@ -241,6 +242,9 @@ class Dispatcher:
             credits_ = protocol.read_ask(message.body)
             with self.lock:
                 self._feed(events.WorkerAsked(session.name, credits_))
+            if not session.is_up:
+                session.is_up = True
+                self._on_up(session.ident)
         elif message.kind is Kind.KEPT:
             entry, stop = protocol.read_kept(message.body)
             with self.lock:
@@ -271,7 +275,6 @@ class Dispatcher:
             self._sessions[session.name] = session
             self._by_ident[peer.ident] = session
             self._feed(events.WorkerJoined(session.name, self._quota))
-        self._on_up(peer.ident)
         return session
 
     def _done(self, session: Session, body: memoryview) -> None:

@@ -72,6 +72,7 @@ class Crew:
         self._timer: Timer | None = None
         self._thirst_since: float | None = None
         self._closing = False
+        self._processes: dict[Child, Any] = {}
         #: why it cannot go on, if it cannot
         self.error: BaseException | None = None
         self.target = runtime.new_target()
@@ -169,13 +170,22 @@ class Crew:
 
     def _start(self, count: int, on_status: Callable[[Child, JobStatus], None]) -> Child:
         process = self._options.make_process(self.target)
-        return self._runtime.launcher.launch(
+        child = self._runtime.launcher.launch(
             process,
             resources=self._needs.resources,
             image=self._needs.image,
             processes=count,
             on_status=on_status,
         )
+        process.started_as(child)
+        self._processes[child] = process
+        return child
+
+    def processes(self) -> list[Any]:
+        """The process objects of the workers that have not ended."""
+        alive = {member.child for member in self.fleet.members()}
+        self._processes = {c: p for c, p in list(self._processes.items()) if c in alive}
+        return list(self._processes.values())
 
     def _lost(self, ident: str, attempt: Attempt | None, counts: bool) -> None:  # noqa: FBT001 - a callback of three values
         requeued, abandoned = self.dispatcher.lost(ident, attempt, counts=counts)

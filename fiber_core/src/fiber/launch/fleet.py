@@ -19,7 +19,9 @@ from fiber.model.task import Attempt
 log = logging.getLogger("fiber")
 
 #: seconds until a second, third … try after workers that ended before they were up
-_BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0)
+_BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+#: so many in a row whose initializer raised, or could not be submitted, are enough
+_FEW = 3
 #: seconds that a worker whose connection ended has until the supervisor tells how it died
 _VERDICT = 2.0
 
@@ -174,6 +176,7 @@ class Fleet:
         """A worker asked for work."""
         with self._changed:
             self._failures = 0
+            self._broken = None
             member = self._members.get(ident)
             if member is None:
                 self._early_up.add(ident)
@@ -259,7 +262,8 @@ class Fleet:
             if stopped or cut:
                 member.fenced = True
                 return functools.partial(self._kill, member)
-        if self._failures >= len(_BACKOFF) and not self._closing:
+        most = len(_BACKOFF) if self._broken is None else _FEW
+        if self._failures >= most and not self._closing:
             self._closing = True
             return self._give_up
         staying = sum(not m.leaving for m in self._members.values())
@@ -293,7 +297,7 @@ class Fleet:
                 if self._closing:
                     return
                 self._failures += 1
-                self._retry_at = time.monotonic() + _BACKOFF[min(self._failures, 5) - 1]
+                self._retry_at = time.monotonic() + _BACKOFF[min(self._failures, len(_BACKOFF)) - 1]
                 self._broken = error
                 self._last_words = str(error)
                 self._changed.notify_all()

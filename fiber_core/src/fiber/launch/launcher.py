@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import secrets
@@ -40,6 +41,7 @@ class Launcher:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         runtime.endpoint.serve(0, self)
+        _refuse_stdlib_connections()
 
     def launch(
         self,
@@ -122,12 +124,13 @@ class Launcher:
         context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
         try:
             with codec.carrying(child):
+                # apart: the child loads its __main__ before it unpickles the object
                 pickled = wire.joined(codec.dumps(process))
+            return codec.dumps(
+                {"preparation": preparation, "process": pickled, "config": self._runtime.config}
+            )
         finally:
             context.set_spawning_popen(None)
-        return codec.dumps(
-            {"preparation": preparation, "process": pickled, "config": self._runtime.config}
-        )
 
     # -- service of target 0: children fetch their work
 
@@ -201,7 +204,7 @@ class Launcher:
     def signal(self, child: Child, index: int, signum: int) -> None:
         """A signal to one of the child's processes."""
         if child.job is not None:
-            self._runtime.backend.signal(child.job, index, signum)
+            self._runtime.backend.signal(child.job, index, int(signum))
 
     def terminate(self, child: Child) -> None:
         """SIGTERM to the child's processes."""
@@ -223,6 +226,20 @@ class Launcher:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+
+def _refuse_stdlib_connections() -> None:
+    """Have the stdlib's connections refused: without this, a bare descriptor number would travel."""
+    from multiprocessing.connection import Connection
+
+    def refuse(connection: Connection) -> tuple[Any, ...]:
+        child = context.get_spawning_popen()
+        if isinstance(child, Child):
+            child.duplicate_for_child(connection.fileno())
+        msg = "a connection of multiprocessing cannot be pickled; use fiber.Pipe"
+        raise TypeError(msg)
+
+    copyreg.pickle(Connection, refuse)  # type: ignore[arg-type] # it never returns
 
 
 def _interpreter_flags() -> list[str]:

@@ -1,0 +1,392 @@
+"""Pool: results, order, exceptions, callbacks, life and death of workers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing import TimeoutError as MpTimeoutError
+from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
+
+import pytest
+
+import fiber
+from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
+
+_state = {"set": 0, "count": 0}
+
+
+def square(x):
+    return x * x
+
+
+def add(a, b=0):
+    return a + b
+
+
+def fail_on(x, bad=()):
+    if x in bad:
+        raise ValueError(f"bad {x}")
+    return x
+
+
+def fail_on_three(x):
+    return fail_on(x, bad={3})
+
+
+def pid(_=None):
+    return os.getpid()
+
+
+def nap(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def set_state(value):
+    _state["set"] = value
+
+
+def get_state(_):
+    return _state["set"]
+
+
+def count_up(_):
+    _state["count"] += 1
+    return _state["count"]
+
+
+def broken_initializer():
+    raise RuntimeError("initializer on purpose")
+
+
+def unpicklable(_):
+    return (i for i in range(3))
+
+
+def suicide(signum):
+    os.kill(os.getpid(), signum)
+    time.sleep(60)
+
+
+def suicide_on_five(x):
+    if x == 5:
+        print("last words", file=sys.stderr, flush=True)
+        suicide(signal.SIGKILL)
+    return x
+
+
+def exit_on_five(x):
+    if x == 5:
+        os._exit(7)
+    return x
+
+
+def nested(n):
+    with fiber.Pool(2) as pool:
+        return pool.map(square, range(n))
+
+
+def kill_once(path):
+    """Kills its worker at the first call, which creates the file, and works at the next."""
+    try:
+        with open(path, "x"):
+            pass
+    except FileExistsError:
+        return "survived"
+    suicide(signal.SIGKILL)
+    return "never"
+
+
+class Difficult(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first}-{second}")
+
+
+def raise_difficult(_):
+    raise Difficult("a", "b")
+
+
+@pytest.fixture
+def pool():
+    with fiber.Pool(3) as pool:
+        yield pool
+    pool.join()
+
+
+class TestResults:
+    @pytest.mark.parametrize("chunksize", [None, 1, 7, 1000])
+    def test_map_keeps_the_order(self, pool, chunksize):
+        assert pool.map(square, range(1000), chunksize) == [x * x for x in range(1000)]
+
+    def test_nothing_to_do_is_done_at_once(self, pool):
+        assert pool.map(square, []) == []
+        assert list(pool.imap(square, [])) == []
+
+    def test_apply_passes_arguments_and_keywords(self, pool):
+        assert pool.apply(add, (1,), {"b": 2}) == 3
+
+    def test_starmap_unpacks_each_item(self, pool):
+        assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]
+
+    def test_imap_yields_in_order_and_unordered_in_any(self, pool):
+        assert list(pool.imap(square, range(300))) == [x * x for x in range(300)]
+        assert sorted(pool.imap_unordered(square, range(300), 7)) == [x * x for x in range(300)]
+
+    def test_none_is_a_result_like_any_other(self, pool):
+        assert pool.map(_none, range(20)) == [None] * 20
+        assert list(pool.imap(_none, range(20))) == [None] * 20
+
+    def test_lambdas_and_closures_are_functions(self, pool):
+        offset = 10
+        assert pool.map(lambda x: x + offset, range(5)) == [10, 11, 12, 13, 14]
+
+    def test_big_arguments_and_results_cross(self, pool):
+        data = os.urandom(8 * 2**20)
+        assert pool.apply(_echo, (data,)) == data
+
+    def test_async_results_can_be_asked_and_waited_for(self, pool):
+        result = pool.apply_async(nap, (0.3,))
+        with pytest.raises(ValueError, match="not ready"):
+            result.successful()
+        with pytest.raises(MpTimeoutError):
+            result.get(timeout=0.01)
+        result.wait(30)
+        assert result.ready()
+        assert result.successful()
+
+    def test_callbacks_get_results_and_errors(self, pool):
+        got, seen = [], threading.Event()
+
+        def note(value):
+            got.append(value)
+            seen.set()
+
+        pool.apply_async(square, (3,), callback=note)
+        assert seen.wait(30)
+        seen.clear()
+        pool.map_async(fail_on_three, range(5), error_callback=note)
+        assert seen.wait(30)
+        assert got[0] == 9
+        assert str(got[1]) == "bad 3"
+
+    def test_two_threads_may_map_at_once(self, pool):
+        results = {}
+
+        def work(name, n):
+            results[name] = pool.map(square, range(n))
+
+        threads = [threading.Thread(target=work, args=(n, n)) for n in (100, 200, 300, 400)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert results == {n: [x * x for x in range(n)] for n in (100, 200, 300, 400)}
+
+    def test_a_small_call_gets_in_during_a_big_one(self, pool):
+        big = pool.map_async(nap, [0.02] * 600)
+        assert pool.apply(square, (4,)) == 16
+        assert not big.ready()
+
+    def test_a_pool_works_inside_a_worker(self, pool):
+        assert pool.map(nested, [3, 4]) == [[0, 1, 4], [0, 1, 4, 9]]
+
+    def test_several_pools_work_at_once(self, pool):
+        with fiber.Pool(2) as other:
+            first, second = pool.map_async(square, range(50)), other.map_async(square, range(60))
+            assert first.get(30) == [x * x for x in range(50)]
+            assert second.get(30) == [x * x for x in range(60)]
+
+
+def _none(_):
+    return None
+
+
+def _echo(x):
+    return x
+
+
+class TestErrors:
+    def test_an_exception_is_raised_with_its_remote_traceback(self, pool):
+        with pytest.raises(ValueError, match="bad 3") as caught:
+            pool.map(fail_on_three, range(10))
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "fail_on" in str(caught.value.__cause__)
+
+    def test_the_pool_goes_on_after_an_exception(self, pool):
+        with pytest.raises(ValueError, match="bad 3"):
+            pool.apply(fail_on_three, (3,))
+        assert pool.map(square, range(10)) == [x * x for x in range(10)]
+
+    def test_imap_goes_on_behind_an_exception(self, pool):
+        results = pool.imap(fail_on_three, range(6))
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="bad 3"):
+            next(results)
+        assert list(results) == [4, 5]
+
+    def test_a_result_that_cannot_be_pickled_is_an_encoding_error(self, pool):
+        with pytest.raises(MaybeEncodingError, match="pickle"):
+            pool.apply(unpicklable, (1,))
+        assert pool.apply(square, (2,)) == 4
+
+    def test_an_argument_that_cannot_be_pickled_is_the_callers_error(self, pool):
+        with pytest.raises(TypeError, match="pickle"):
+            pool.map(square, [1, (i for i in range(3)), 3])
+        assert pool.apply(square, (2,)) == 4
+
+    def test_an_exception_that_cannot_travel_arrives_as_one_that_can(self, pool):
+        with pytest.raises(MaybeEncodingError, match="a-b"):
+            pool.map(raise_difficult, range(3))
+        assert pool.apply(square, (2,)) == 4
+
+    def test_an_iterable_that_raises_ends_imap_with_its_error(self, pool):
+        def numbers():
+            yield 1
+            yield 2
+            raise KeyError("the iterable")
+
+        results = pool.imap(square, numbers())
+        assert [next(results), next(results)] == [1, 4]
+        with pytest.raises(KeyError, match="the iterable"):
+            next(results)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_bad_sizes_are_refused(self, size):
+        with pytest.raises(ValueError, match="at least 1"):
+            fiber.Pool(size)
+
+    def test_a_bad_chunksize_is_refused(self, pool):
+        with pytest.raises(ValueError, match=r"Chunksize must be 1\+"):
+            pool.imap(square, range(3), chunksize=0)
+
+    def test_a_pool_cannot_be_pickled(self, pool):
+        with pytest.raises(NotImplementedError, match="cannot be passed between processes"):
+            pool.apply(square, (pool,))
+
+
+class TestLife:
+    def test_the_default_is_one_worker_a_cpu(self):
+        with fiber.Pool() as pool:
+            assert pool.size == fiber.cpu_count()
+
+    def test_close_lets_the_work_finish(self):
+        pool = fiber.Pool(2)
+        result = pool.map_async(nap, [0.05] * 8)
+        pool.close()
+        with pytest.raises(ValueError, match="Pool not running"):
+            pool.map(square, [1])
+        pool.join()
+        assert len(result.get(0)) == 8
+
+    def test_join_of_a_running_pool_is_refused(self, pool):
+        with pytest.raises(ValueError, match="Pool is still running"):
+            pool.join()
+
+    def test_terminate_ends_what_is_at_hand_with_an_error(self):
+        pool = fiber.Pool(2)
+        result = pool.map_async(nap, [60] * 4)
+        pool.terminate()
+        pool.join()
+        with pytest.raises(TerminatedError):
+            result.get(10)
+
+    def test_the_initializer_runs_in_each_worker_and_its_globals_stay(self):
+        with fiber.Pool(2, initializer=set_state, initargs=(42,)) as pool:
+            assert pool.map(get_state, range(50)) == [42] * 50
+
+    def test_a_failing_initializer_is_an_error_not_a_hang(self):
+        with fiber.Pool(2, initializer=broken_initializer) as pool:
+            with pytest.raises(StartError, match="initializer on purpose"):
+                pool.map(square, range(3))
+
+    def test_a_worker_does_so_many_chunks_and_is_replaced(self):
+        with fiber.Pool(1, maxtasksperchild=5) as pool:
+            counts = pool.map(count_up, range(17), chunksize=1)
+        assert counts == [1, 2, 3, 4, 5] * 3 + [1, 2]
+
+    def test_processes_per_job_makes_several_workers_of_one_job(self):
+        with fiber.Pool(4, processes_per_job=2) as pool:
+            assert len(set(pool.map(nap, [0.2] * 8))) == 4
+
+    def test_resize_adds_and_retires_workers(self):
+        with fiber.Pool(1) as pool:
+            assert len(set(pool.map(nap, [0.1] * 4))) == 1
+            pool.resize(3)
+            deadline = time.monotonic() + 30
+            while len(set(pool.map(nap, [0.1] * 6))) < 3:
+                assert time.monotonic() < deadline
+            pool.resize(1)
+            while len(set(pool.map(nap, [0.02] * 6))) > 1:
+                assert time.monotonic() < deadline
+
+    def test_a_pool_that_is_collected_unclosed_warns(self):
+        pool = fiber.Pool(1)
+        with pytest.warns(ResourceWarning, match="unclosed running"):
+            del pool
+            gc.collect()
+
+
+class TestDeath:
+    def test_a_task_whose_worker_was_killed_runs_again(self, pool, tmp_path):
+        assert pool.apply(kill_once, (str(tmp_path / "flag"),)) == "survived"
+
+    def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, pool, tmp_path):
+        paths = [str(tmp_path / str(n)) for n in range(6)]
+        assert pool.map(kill_once, paths, chunksize=2) == ["survived"] * 6
+
+    def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, pool):
+        with pytest.raises(WorkerCrashedError, match="task 5 was given up") as caught:
+            pool.map(suicide_on_five, range(10))
+        error = caught.value
+        assert len(error.attempts) == 3
+        assert all(str(attempt.reason) == "SIGNAL(9)" for attempt in error.attempts)
+        assert all("last words" in attempt.log_tail for attempt in error.attempts)
+        assert [r for n, r in enumerate(error.results) if n != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert error.results[5] is error
+
+    def test_unordered_results_of_the_others_come_all_the_same(self, pool):
+        results = pool.imap_unordered(suicide_on_five, range(10))
+        got, errors = [], []
+        while True:
+            try:
+                got.append(next(results))
+            except StopIteration:
+                break
+            except WorkerCrashedError as error:
+                errors.append(error)
+        assert sorted(got) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert len(errors) == 1
+
+    def test_an_exit_code_is_told(self, pool):
+        with pytest.raises(WorkerCrashedError, match=r"7") as caught:
+            pool.map(exit_on_five, range(10))
+        assert {str(attempt.reason) for attempt in caught.value.attempts} == {"EXIT(7)"}
+
+    def test_without_error_handling_nothing_runs_twice(self, tmp_path):
+        with fiber.Pool(2, error_handling=False) as pool:
+            with pytest.raises(WorkerCrashedError, match="must not run twice"):
+                pool.apply(kill_once, (str(tmp_path / "flag"),))
+            assert pool.apply(square, (3,)) == 9
+
+    def test_meta_retry_false_does_it_for_one_function(self, pool, tmp_path):
+        once = fiber.meta(retry=False)(kill_twin)
+        with pytest.raises(WorkerCrashedError, match="must not run twice"):
+            pool.apply(once, (str(tmp_path / "flag"),))
+
+    def test_a_stopped_worker_is_replaced(self):
+        with fiber.Pool(2) as pool:
+            victim = pool.apply(pid)
+            os.kill(victim, signal.SIGSTOP)
+            assert sorted(pool.map(square, range(200))) == [x * x for x in range(200)]
+            deadline = time.monotonic() + 30
+            while victim in {process.pid for process in fiber.active_children()}:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def kill_twin(path):
+    return kill_once(path)

@@ -1,0 +1,256 @@
+"""Process: start, join, exit codes, signals, what crosses and what does not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import wait
+
+import pytest
+
+import fiber
+
+HERE = os.getpid()
+
+
+def exit_with(code):
+    sys.exit(code)
+
+
+def die_by(signum):
+    os.kill(os.getpid(), signum)
+
+
+def write(path, text):
+    with open(path, "w") as stream:
+        stream.write(text)
+
+
+def fail():
+    raise ValueError("on purpose")
+
+
+def say(text):
+    print(text)
+
+
+def describe(path):
+    me, parent = fiber.current_process(), fiber.parent_process()
+    write(path, f"{me.name} {me.pid == os.getpid()} {parent.name} {parent.pid}")
+
+
+def start_child(path):
+    child = fiber.Process(target=describe, args=(path,), name="grandchild")
+    child.start()
+    child.join(30)
+    sys.exit(child.exitcode)
+
+
+def wait_for_signal(path):
+    write(path, str(os.getpid()))
+    signal.pause()
+
+
+def watch_parent(path):
+    wait([fiber.parent_process().sentinel], 30)
+    write(path, "parent gone")
+
+
+def run(target, *args, **options):
+    process = fiber.Process(target=target, args=args, **options)
+    process.start()
+    process.join(30)
+    return process
+
+
+def wait_for_file(path, timeout=30):
+    deadline = time.monotonic() + timeout
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.01)
+    return path.read_text()
+
+
+class Subclass(fiber.Process):
+    def __init__(self, path):
+        super().__init__(name="my own")
+        self.path = path
+
+    def run(self):
+        write(self.path, self.name)
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_exit_codes_are_those_of_the_child(code):
+    assert run(exit_with, code).exitcode == code
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
+def test_a_signal_is_a_negative_exit_code(signum):
+    assert run(die_by, signum).exitcode == -signum
+
+
+def test_an_exit_with_a_text_prints_it_and_is_code_1(capfd):
+    assert run(exit_with, "a text").exitcode == 1
+    assert "a text" in capfd.readouterr().err
+
+
+def test_an_exception_is_exit_code_1_and_its_traceback_is_seen(capfd):
+    process = run(fail)
+    assert process.exitcode == 1
+    error = capfd.readouterr().err
+    assert f"Process {process.name}:" in error
+    assert "ValueError: on purpose" in error
+
+
+def test_output_reaches_the_parents_terminal(capfd):
+    run(say, "hello from a child")
+    assert capfd.readouterr().out == "hello from a child\n"
+
+
+def test_a_child_knows_itself_and_its_parent(tmp_path):
+    path = tmp_path / "child"
+    run(describe, path, name="the child")
+    assert path.read_text() == f"the child True MainProcess {os.getpid()}"
+
+
+def test_a_subclass_with_run_is_run(tmp_path):
+    process = Subclass(tmp_path / "out")
+    process.start()
+    process.join(30)
+    assert (tmp_path / "out").read_text() == "my own"
+
+
+def test_a_child_may_have_children(tmp_path):
+    path = tmp_path / "grandchild"
+    process = run(start_child, path, name="between")
+    assert process.exitcode == 0
+    assert path.read_text() == f"grandchild True between {process.pid}"
+
+
+def test_pid_and_ident_are_the_operating_systems(tmp_path):
+    path = tmp_path / "pid"
+    process = fiber.Process(target=wait_for_signal, args=(path,))
+    assert process.pid is None
+    process.start()
+    assert process.pid == process.ident == int(wait_for_file(path))
+    assert process.is_alive()
+    assert process.exitcode is None
+    process.terminate()
+    process.join(30)
+    assert not process.is_alive()
+    assert process.exitcode == -signal.SIGTERM
+
+
+def test_kill_is_sigkill(tmp_path):
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    process.start()
+    process.kill()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_the_sentinel_is_ready_once_the_child_has_ended(tmp_path):
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    process.start()
+    assert wait([process.sentinel], 0) == []
+    process.terminate()
+    assert wait([process.sentinel], 30) == [process.sentinel]
+    assert process.exitcode == -signal.SIGTERM
+    process.close()
+
+
+def test_join_with_a_timeout_returns_in_time(tmp_path):
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    process.start()
+    process.join(0.05)
+    assert process.is_alive()
+    process.kill()
+    process.join(30)
+
+
+def test_active_children_has_those_that_run(tmp_path):
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    process.start()
+    assert process in fiber.active_children()
+    process.kill()
+    process.join(30)
+    assert process not in fiber.active_children()
+
+
+def test_a_closed_process_says_so(tmp_path):
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    process.start()
+    with pytest.raises(ValueError, match="Cannot close a process while it is still running"):
+        process.close()
+    process.kill()
+    process.join(30)
+    process.close()
+    with pytest.raises(ValueError, match="process object is closed"):
+        process.is_alive()
+
+
+def test_a_process_is_started_once():
+    process = run(say, "once")
+    with pytest.raises(AssertionError, match="cannot start a process twice"):
+        process.start()
+
+
+def test_a_lambda_and_a_closure_are_targets(tmp_path):
+    path = str(tmp_path / "out")
+    text = "from a closure"
+
+    def target():
+        with open(path, "w") as stream:
+            stream.write(text)
+
+    assert run(target).exitcode == 0
+    assert (tmp_path / "out").read_text() == text
+
+
+def test_what_cannot_be_pickled_raises_in_start_and_leaves_nothing():
+    process = fiber.Process(target=say, args=((i for i in range(3)),))
+    with pytest.raises(TypeError, match="pickle"):
+        process.start()
+    assert process.exitcode is None
+    assert process not in fiber.active_children()
+
+
+def test_a_stdlib_pipe_is_refused_with_the_way_out():
+    process = fiber.Process(target=say, args=multiprocessing.Pipe())
+    with pytest.raises(TypeError, match="use fiber's own"):
+        process.start()
+
+
+def test_big_arguments_cross(tmp_path):
+    path = tmp_path / "out"
+    text = "x" * (20 * 2**20)
+    assert run(write, path, text).exitcode == 0
+    assert path.stat().st_size == len(text)
+
+
+def test_a_daemon_may_not_have_children_and_ends_with_its_parent(tmp_path):
+    process = run(start_child, tmp_path / "none", daemon=True)
+    assert process.exitcode == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_names_and_repr_are_like_the_stdlibs():
+    process = fiber.Process(target=say, args=("x",))
+    assert process.name.startswith("Process-")
+    assert f"name='{process.name}' parent={os.getpid()} initial>" in repr(process)
+    process.start()
+    process.join(30)
+    assert "stopped exitcode=0" in repr(process)
+
+
+def test_many_children_at_once_end_as_they_should():
+    processes = [fiber.Process(target=exit_with, args=(code,)) for code in range(20)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == list(range(20))
