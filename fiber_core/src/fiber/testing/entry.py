@@ -1,0 +1,25 @@
+"""Runs a job's ``entry`` in a fresh Python: what the fake backend does in place of a fork."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main(entry: str, index: int) -> int:
+    """Call ``module:function`` with the private bytes and the index; return its exit code."""
+    private = b""
+    fd = os.environ.pop("FIBER_BOOTSTRAP", "").removeprefix("fd:")
+    if fd:
+        with os.fdopen(int(fd), "rb") as stream:
+            private = stream.read()
+    module, _, function = entry.partition(":")
+    code: int = getattr(importlib.import_module(module), function)(private, index)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

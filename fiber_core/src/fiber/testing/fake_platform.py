@@ -1,0 +1,328 @@
+"""A platform in memory: its jobs are processes of this host; it fails where it is told to."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError, UnknownJobError
+from fiber.model import Allocation, Device, Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.resources.allocator import Allocator
+from fiber.testing.fake_process import FakeProcess, Lines, job_status, python_entry
+
+if TYPE_CHECKING:
+    from fiber.abc import ResourceProvider
+
+__all__ = ["FakePlatform"]
+
+_HOST = "fake-host"
+_END_PATIENCE = 30.0
+
+
+class FakePlatform:
+    """What a fake backend asks; several backends may ask one. Thread-safe.
+
+    Args:
+        devices: devices that jobs can be granted.
+    """
+
+    def __init__(self, devices: Sequence[Device] = ()) -> None:
+        #: False makes every question raise BackendUnavailableError
+        self.available = True
+        self._changed = threading.Condition(threading.RLock())
+        self._jobs: dict[str, FakeJob] = {}
+        #: all that ever happened, in order; a stream of events is a position in it
+        self._story: list[tuple[Job, JobStatus]] = []
+        self._numbers = itertools.count(1)
+        self._refusal: str | None = None
+        self._held = False
+        self._kinds = {device.kind for device in devices}
+        self._allocator = Allocator(devices)
+
+    # -- faults
+
+    def refuse(self, words: str | None) -> None:
+        """Refuse every job with these words from now on; None to accept them again."""
+        self._refusal = words
+
+    def hold(self) -> None:
+        """Accept jobs and start none, until :meth:`release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """Start the jobs that were held."""
+        self._held = False
+        self._start_waiting()
+
+    def obscure(self, job: Job) -> None:
+        """Report UNKNOWN for a job, whatever becomes of it, until :meth:`reveal`."""
+        self._find(job).obscure(True)
+
+    def reveal(self, job: Job) -> None:
+        """Report how an obscured job really stands."""
+        self._find(job).obscure(False)
+
+    def lose(self, job: Job, reason: Reason, message: str = "") -> None:
+        """End a job as the platform does: its processes are killed, and this is the reason told."""
+        self._find(job).end_for(reason, message)
+
+    # -- what a backend asks
+
+    def submit(self, spec: JobSpec, providers: Mapping[str, ResourceProvider]) -> Job:
+        """Accept a job, and start it once there are devices for it."""
+        with self._changed:
+            self.ask()
+            if self._refusal is not None:
+                msg = f"the fake platform refused {spec.name!r}: {self._refusal}"
+                raise SubmitError(msg)
+            for kind in spec.resources.devices:
+                if kind not in self._kinds or kind not in providers:
+                    known = ", ".join(sorted(self._kinds)) or "none"
+                    msg = f"the fake platform has no {kind!r} devices; it has {known}"
+                    raise SubmitError(msg)
+            job = Job(
+                id=f"fake-{next(self._numbers)}",
+                name=spec.name,
+                run_id=spec.run_id,
+                backend="fake",
+                data={"host": _HOST},
+            )
+            try:
+                allocation = self._allocator.allocate(job.id, spec.resources.devices)
+            except ResourceError as error:
+                raise SubmitError(str(error)) from error
+            if allocation is not None:
+                # only asked whether it can ever be had; granted when it starts
+                self._allocator.release(job.id)
+            self._jobs[job.id] = FakeJob(self, job, spec, providers)
+            self._publish(job, JobStatus(state=JobState.PENDING, host=_HOST))
+        self._start_waiting()
+        return job
+
+    def find(self, job: Job) -> FakeJob:
+        """A job.
+
+        Raises:
+            UnknownJobError: there is none of that id.
+        """
+        self.ask()
+        return self._find(job)
+
+    def jobs(self, run_id: str | None = None) -> list[Job]:
+        """The jobs of a run, or all."""
+        with self._changed:
+            self.ask()
+            return [j.job for j in self._jobs.values() if run_id in (None, j.job.run_id)]
+
+    def end(self, jobs: Sequence[Job], *, forget: bool) -> None:
+        """Kill jobs, wait for their end, and forget them if asked to."""
+        found = [self._jobs[job.id] for job in jobs if job.id in self._jobs]
+        for job in found:
+            job.kill()
+        for job in found:
+            assert job.ended.wait(_END_PATIENCE), f"{job.job} did not end by SIGKILL"
+        if forget:
+            with self._changed:
+                for job in found:
+                    self._jobs.pop(job.job.id, None)
+
+    def events(self, run_id: str, closed: threading.Event) -> Iterator[tuple[Job, JobStatus]]:
+        """How the jobs of a run stand, and then every change, until ``closed`` is set."""
+        with self._changed:
+            position = len(self._story)
+            present = [(j.job, j.status) for j in self._jobs.values() if j.job.run_id == run_id]
+        yield from present
+
+        def is_more() -> bool:
+            return len(self._story) > position or closed.is_set()
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(is_more)
+                if closed.is_set():
+                    return
+                fresh = self._story[position:]
+            position += len(fresh)
+            yield from ((job, status) for job, status in fresh if job.run_id == run_id)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        """Wait until something is so, asked after each change; False where it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(predicate, timeout)
+
+    def wake(self) -> None:
+        """Have the streams of events look whether they were closed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def ask(self) -> None:
+        """Fail where the platform cannot be asked."""
+        if not self.available:
+            msg = "the fake platform does not answer; set its 'available' to True"
+            raise BackendUnavailableError(msg)
+
+    def free_devices(self) -> Mapping[str, int]:
+        """Devices that nobody holds, by kind."""
+        with self._changed:
+            self.ask()
+            return dict(self._allocator.free())
+
+    # -- within
+
+    def _find(self, job: Job) -> FakeJob:
+        with self._changed:
+            if job.id not in self._jobs:
+                msg = f"the fake platform has no job {job.id} ({job.name})"
+                raise UnknownJobError(msg)
+            return self._jobs[job.id]
+
+    def _start_waiting(self) -> None:
+        with self._changed:
+            for job in list(self._jobs.values()):
+                if self._held or job.was_started or job.ended.is_set():
+                    continue
+                allocation = self._allocator.allocate(job.job.id, job.spec.resources.devices)
+                if allocation is not None:
+                    job.start(allocation)
+
+    def _publish(self, job: Job, status: JobStatus) -> None:
+        with self._changed:
+            self._story.append((job, status))
+            self._changed.notify_all()
+
+    def _ended(self, job: Job) -> None:
+        with self._changed:
+            self._allocator.release(job.id)
+        self._start_waiting()
+
+
+class FakeJob:
+    """A job and its processes."""
+
+    def __init__(
+        self,
+        platform: FakePlatform,
+        job: Job,
+        spec: JobSpec,
+        providers: Mapping[str, ResourceProvider],
+    ) -> None:
+        self.job = job
+        self.spec = spec
+        self.lines = Lines()
+        #: what the platform says of it
+        self.status = JobStatus(state=JobState.PENDING, host=_HOST)
+        self.ended = threading.Event()
+        self.was_started = False
+        self._platform = platform
+        self._providers = providers
+        self._lock = platform._changed  # noqa: SLF001  one lock orders the whole platform
+        self._real = self.status
+        self._obscured = False
+        self._loss: tuple[Reason, str] | None = None
+        self._processes = [
+            FakeProcess(index, self.lines, self._on_process) for index in range(spec.processes)
+        ]
+        self._timers: list[threading.Timer] = []
+
+    def start(self, allocation: Allocation) -> None:
+        """Start its processes."""
+        self.was_started = True
+        spec = self.spec
+        environ = {k: v for k, v in os.environ.items() if k not in spec.unset_env}
+        environ.pop("FIBER_BOOTSTRAP", None)
+        environ |= spec.env
+        for kind in spec.resources.devices:
+            environ |= self._providers[kind].environment(allocation.of_kind(kind))
+        for process in self._processes:
+            index = process.status.index
+            argv = spec.argv if spec.entry is None else python_entry(spec.entry, index)
+            process.start(argv, environ, spec.cwd, spec.private)
+
+    def terminate(self, grace: float) -> None:
+        """SIGTERM now, and SIGKILL to what is left after the grace."""
+        with self._lock:
+            if self.ended.is_set():
+                return
+            if not self.was_started:
+                self.kill()
+                return
+            for process in self._processes:
+                process.signal(signal.SIGTERM, group=True)
+            timer = threading.Timer(grace, self.kill)
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with self._lock:
+            if not self.was_started and not self.ended.is_set():
+                self.was_started = True
+                code = -signal.SIGKILL
+                reason = Reason(ReasonKind.SIGNAL, signal.SIGKILL)
+                self._finish(
+                    JobStatus(
+                        state=JobState.FAILED,
+                        reason=reason,
+                        exit_code=code,
+                        message="killed before it was started",
+                        host=_HOST,
+                    )
+                )
+            for process in self._processes:
+                process.signal(signal.SIGKILL, group=True)
+
+    def signal(self, index: int, number: int) -> None:
+        """A signal to one process."""
+        self._processes[index].signal(number)
+
+    def end_for(self, reason: Reason, message: str) -> None:
+        """Kill it, and tell that this was the reason."""
+        with self._lock:
+            self._loss = reason, message
+            self.kill()
+
+    def obscure(self, obscured: bool) -> None:
+        """Tell UNKNOWN, or how it really stands."""
+        with self._lock:
+            self._obscured = obscured
+            self._tell()
+
+    def _on_process(self, _: FakeProcess) -> None:
+        with self._lock:
+            if self._real.state.is_terminal:
+                return
+            status = job_status([process.status for process in self._processes], _HOST)
+            if not status.state.is_terminal:
+                self._real = status
+                self._tell()
+                return
+            self._finish(status)
+
+    def _finish(self, status: JobStatus) -> None:
+        if self._loss is not None:
+            reason, message = self._loss
+            status = attrs.evolve(
+                status, state=JobState.FAILED, reason=reason, message=message or f"lost: {reason}"
+            )
+        for timer in self._timers:
+            timer.cancel()
+        self._real = status
+        self.lines.complete()
+        self._platform._ended(self.job)  # noqa: SLF001  the platform's own part
+        self._tell()
+        self.ended.set()
+
+    def _tell(self) -> None:
+        told = self._real
+        if self._obscured:
+            told = JobStatus(state=JobState.UNKNOWN, message="the platform does not know")
+        if told != self.status:
+            self.status = told
+            self._platform._publish(self.job, told)  # noqa: SLF001  the platform's own part

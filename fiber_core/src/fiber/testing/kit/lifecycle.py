@@ -1,0 +1,245 @@
+"""The life of a job: submitted, watched, ended; its states, exit codes and signals."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+
+import attrs
+import pytest
+
+from fiber.abc import Backend
+from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber.testing import programs
+from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Platform
+
+__all__ = ["Lifecycle"]
+
+_PLAIN = (str, int, float, bool, bytes, type(None))
+
+
+class Lifecycle(Platform):
+    """Tests of submission, statuses and events."""
+
+    def test_a_job_is_plain_data_that_can_be_pickled(self, kit: Driver) -> None:
+        job = kit.submit(programs.exit_with(0), name="plain")
+
+        assert (job.name, job.run_id, job.backend) == ("plain", kit.run_id, kit.backend.name)
+        assert job.id
+        assert _is_plain(job.data), job.data
+        copy = pickle.loads(pickle.dumps(job))
+        assert copy == job
+        assert kit.backend.status([copy])[0].state in JobState
+
+    def test_a_job_that_ends_well_succeeds(self, kit: Driver) -> None:
+        status = kit.run(programs.exit_with(0))
+
+        assert (status.state, status.exit_code) == (JobState.SUCCEEDED, 0)
+        assert status.reason in (None, Reason(ReasonKind.EXIT, 0))
+
+    @pytest.mark.parametrize("code", [1, 2, 7, 127, 137, 255])
+    def test_exit_codes_are_exact(self, kit: Driver, code: int) -> None:
+        status = kit.run(programs.exit_with(code))
+
+        assert status.state is JobState.FAILED
+        assert status.exit_code == code
+        assert status.reason == Reason(ReasonKind.EXIT, code)
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+    def test_signals_are_exact(self, kit: Driver, number: signal.Signals) -> None:
+        status = kit.run(programs.die_by(number))
+
+        assert status.state is JobState.FAILED
+        assert status.exit_code == -number
+        assert status.reason == Reason(ReasonKind.SIGNAL, number)
+
+    def test_a_program_that_does_not_exist_is_said_to_be_the_cause(self, kit: Driver) -> None:
+        missing = "/no/such/program-of-the-kit"
+        spec = attrs.evolve(kit.spec(programs.exit_with(0)), argv=(missing,))
+        try:
+            status = kit.end(kit.backend.submit(spec))
+        except SubmitError as error:
+            words = str(error)
+        else:
+            assert status.state is JobState.FAILED
+            assert status.reason is not None
+            assert status.reason.kind is ReasonKind.START
+            words = status.message
+        assert missing in words
+
+    def test_terminal_states_stick(self, kit: Driver) -> None:
+        job = kit.submit(programs.exit_with(3))
+        end = kit.end(job)
+
+        for _ in range(3):
+            (again,) = kit.backend.status([job])
+            assert (again.state, again.exit_code, again.reason) == (
+                end.state,
+                end.exit_code,
+                end.reason,
+            )
+        kit.backend.terminate(job)
+        kit.backend.kill(job)
+        assert kit.backend.status([job])[0].exit_code == 3
+
+    def test_events_tell_what_was_before_the_stream_was_opened(self, kit: Driver) -> None:
+        running = kit.submit(programs.sleep_forever())
+        ended = kit.submit(programs.exit_with(3))
+        if self.declared(kit.backend).follow_logs:
+            # its lines end when it does, so that it has ended before the stream is opened
+            list(kit.backend.logs(ended, follow=True))
+
+        kit.watch()
+
+        assert kit.end(ended).exit_code == 3
+        kit.until(running, lambda status: status.state is JobState.RUNNING, "running")
+
+    def test_events_of_another_run_do_not_come(self, kit: Driver) -> None:
+        kit.watch()
+        other = kit.submit(programs.exit_with(3), run_id="00c0ffee")
+        try:
+            kit.run(programs.exit_with(0))
+
+            assert kit.said(other) == []
+        finally:
+            kit.backend.cleanup("00c0ffee")
+
+    def test_status_of_many_comes_in_their_order(self, kit: Driver) -> None:
+        jobs = [kit.submit(programs.exit_with(code)) for code in range(5)]
+        for job in jobs:
+            kit.end(job)
+
+        statuses = kit.backend.status([*reversed(jobs), jobs[0]])
+
+        assert [status.exit_code for status in statuses] == [4, 3, 2, 1, 0, 0]
+        assert list(kit.backend.status([])) == []
+
+    def test_an_unknown_job_is_an_error_of_its_own(self, kit: Driver) -> None:
+        known = kit.submit(programs.exit_with(0))
+        unknown = Job(
+            id="00000000-no-such-job", name="x", run_id=kit.run_id, backend=kit.backend.name
+        )
+
+        with pytest.raises(UnknownJobError, match="no-such-job"):
+            kit.backend.status([known, unknown])
+        with pytest.raises(UnknownJobError, match="no-such-job"):
+            kit.backend.terminate(unknown)
+        with pytest.raises(UnknownJobError, match="no-such-job"):
+            kit.backend.kill(unknown)
+        if self.declared(kit.backend).logs:
+            with pytest.raises(UnknownJobError, match="no-such-job"):
+                list(kit.backend.logs(unknown))
+
+    def test_a_platform_that_cannot_be_asked_is_an_error_of_its_own(
+        self, unreachable: Backend
+    ) -> None:
+        kit = Driver(unreachable, "0badcafe", python=self.python, image=self.image, patience=1)
+        job = Job(id="x", name="x", run_id="0badcafe", backend=unreachable.name)
+
+        for ask in (
+            lambda: kit.submit(programs.exit_with(0)),
+            lambda: unreachable.status([job]),
+            lambda: unreachable.list("0badcafe"),
+            lambda: unreachable.kill(job),
+            lambda: unreachable.terminate(job),
+            unreachable.capacity,
+        ):
+            with pytest.raises(BackendUnavailableError):
+                ask()
+
+    def test_the_check_of_a_platform_that_cannot_be_asked_says_so_with_a_fix(
+        self, unreachable: Backend
+    ) -> None:
+        checks = list(unreachable.check())
+
+        failed = [check for check in checks if not check.ok]
+        assert failed, checks
+        assert all(check.fix for check in failed), failed
+
+    def test_twenty_threads_may_submit_at_once(self, kit: Driver) -> None:
+        jobs: dict[int, Job] = {}
+        failures: list[BaseException] = []
+        start = threading.Barrier(20)
+
+        def submit(code: int) -> None:
+            try:
+                start.wait(kit.patience)
+                jobs[code] = kit.submit(programs.exit_with(code))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=submit, args=(code,)) for code in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert failures == []
+        assert len({job.id for job in jobs.values()}) == 20
+        assert {code: kit.end(job).exit_code for code, job in jobs.items()} == {
+            code: code for code in range(20)
+        }
+
+    def test_any_name_will_do_and_twice(self, kit: Driver) -> None:
+        name = 'My Job/№ 1: it\'s "quoted" ' + "x" * 80
+        first = kit.submit(programs.exit_with(0), name=name)
+        second = kit.submit(programs.exit_with(0), name=name)
+
+        assert first.id != second.id
+        assert first.name == second.name == name
+        assert [kit.end(job).state for job in (first, second)] == [JobState.SUCCEEDED] * 2
+
+    def test_jobs_are_listed_by_run(self, kit: Driver) -> None:
+        mine = kit.submit(programs.sleep_forever())
+        other = kit.submit(programs.sleep_forever(), run_id="00c0ffee")
+        try:
+            assert [job.id for job in kit.backend.list(kit.run_id)] == [mine.id]
+            assert {mine.id, other.id} <= {job.id for job in kit.backend.list()}
+        finally:
+            kit.backend.cleanup("00c0ffee")
+
+    def test_cleanup_ends_and_removes_a_run_and_no_other(self, kit: Driver) -> None:
+        other = kit.submit(programs.sleep_forever(), run_id="00c0ffee")
+        kit.submit(programs.sleep_forever())
+        kit.run(programs.exit_with(0))
+        try:
+            kit.backend.cleanup(kit.run_id)
+            kit.backend.cleanup(kit.run_id)
+
+            assert list(kit.backend.list(kit.run_id)) == []
+            assert not kit.backend.status([other])[0].state.is_terminal
+        finally:
+            kit.backend.cleanup("00c0ffee")
+
+    def test_cleanup_of_a_run_that_never_was_is_no_error(self, kit: Driver) -> None:
+        kit.backend.cleanup("00c0ffee")
+
+    def test_close_may_come_twice(self, kit: Driver) -> None:
+        kit.submit(programs.sleep_forever())
+
+        kit.backend.close()
+        kit.backend.close()
+
+    def test_a_status_has_the_values_its_state_calls_for(self, kit: Driver) -> None:
+        job = kit.submit(programs.exit_with(1))
+        kit.end(job)
+
+        statuses = [*kit.said(job), *kit.backend.status([job])]
+        assert all(isinstance(status, JobStatus) for status in statuses)
+        for status in statuses:
+            assert (status.exit_code is not None) == status.state.is_terminal, status
+            if status.state is JobState.FAILED:
+                assert status.reason is not None, status
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(part) for item in value.items() for part in item)
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, _PLAIN)

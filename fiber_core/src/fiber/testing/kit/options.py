@@ -1,0 +1,173 @@
+"""What only some platforms have: exec, copies, images, volumes, limits, devices; and the overview."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import attrs
+import pytest
+
+from fiber.exceptions import BackendError, ResourceError
+from fiber.model import Capacity, Check, JobState, Reach, ReachKind, ResourceRequest, Volume
+from fiber.testing import programs
+from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Platform
+
+__all__ = ["Options"]
+
+
+class Options(Platform):
+    """Tests of what is gated by capabilities, and of what a backend tells about its platform."""
+
+    def test_undeclared_exec_is_refused(self, kit: Driver) -> None:
+        job = kit.submit(programs.sleep_forever())
+
+        self.refuses(kit.backend, "exec", lambda: kit.backend.exec(job, ["true"]))
+
+    def test_exec_returns_the_exit_code_and_keeps_arguments(self, kit: Driver) -> None:
+        self.need(kit.backend, "exec", "follow_logs")
+        job = kit.ready(programs.sleep_forever())
+
+        for argv, code in (
+            (programs.exit_with(7), 7),
+            (programs.expect_args("two words", "", 'it\'s "$HOME"\n'), 0),
+        ):
+            assert kit.backend.exec(job, [self.python, *argv[1:]]) == code
+
+    def test_exec_writes_to_our_output(
+        self, kit: Driver, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.need(kit.backend, "exec", "follow_logs")
+        job = kit.ready(programs.sleep_forever())
+        capfd.readouterr()
+
+        kit.backend.exec(job, [self.python, *programs.print_lines(3)[1:]])
+
+        assert capfd.readouterr().out.split("\n") == ["line 0", "line 1", "line 2", ""]
+
+    def test_exec_reads_what_it_is_given(self, kit: Driver, tmp_path: Path) -> None:
+        self.need(kit.backend, "exec", "follow_logs")
+        job = kit.ready(programs.sleep_forever())
+        code = "import sys; sys.exit(sys.stdin.buffer.read() != b'a\\0b')"
+
+        (tmp_path / "stdin").write_bytes(b"a\0b")
+        with (tmp_path / "stdin").open("rb") as file:
+            assert kit.backend.exec(job, [self.python, "-c", code], stdin=file) == 0
+        # a stream without a descriptor does as well
+        assert kit.backend.exec(job, [self.python, "-c", code], stdin=io.BytesIO(b"a\0b")) == 0
+
+    def test_undeclared_copying_is_refused(self, kit: Driver, tmp_path: Path) -> None:
+        self.refuses(kit.backend, "copy", lambda: kit.backend.copy(str(tmp_path), "claim:/x"))
+
+    def test_files_go_to_a_volume_and_come_back(
+        self, kit: Driver, volume: Volume, tmp_path: Path
+    ) -> None:
+        self.need(kit.backend, "copy")
+        (tmp_path / "a").write_bytes(bytes(range(256)))
+
+        kit.backend.copy(str(tmp_path / "a"), f"{volume.source}:kit/a")
+        kit.backend.copy(f"{volume.source}:kit/a", str(tmp_path / "b"))
+
+        assert (tmp_path / "b").read_bytes() == bytes(range(256))
+
+    def test_undeclared_volumes_are_refused(self, kit: Driver) -> None:
+        spec = kit.spec(programs.exit_with(0), volumes=(Volume(source="kit", path="/persistent"),))
+
+        self.refuses(kit.backend, "volumes", lambda: kit.backend.submit(spec))
+
+    def test_what_one_job_writes_to_a_volume_the_next_one_reads(
+        self, kit: Driver, volume: Volume
+    ) -> None:
+        self.need(kit.backend, "volumes")
+        file = f"{volume.path}/{kit.run_id}"
+        text = "kept\n"
+
+        assert kit.run(programs.write_file(file, text), volumes=(volume,)).exit_code == 0
+        assert kit.run(programs.expect_file(file, text), volumes=(volume,)).exit_code == 0
+        closed = attrs.evolve(volume, read_only=True)
+        assert kit.run(programs.write_file(file, "x"), volumes=(closed,)).exit_code != 0
+
+    def test_undeclared_images_are_refused(self, kit: Driver, tmp_path: Path) -> None:
+        self.refuses(kit.backend, "images", lambda: kit.backend.prepare_image(str(tmp_path)))
+
+    def test_a_built_image_runs(self, kit: Driver, image_context: str) -> None:
+        self.need(kit.backend, "images")
+
+        image = kit.backend.prepare_image(image_context)
+
+        assert kit.run(programs.exit_with(0), image=image).state is JobState.SUCCEEDED
+
+    def test_a_job_that_exceeds_its_memory_does_not_succeed(self, kit: Driver) -> None:
+        self.need(kit.backend, "memory_limit")
+        limit = ResourceRequest(memory=128)
+
+        assert kit.run(programs.allocate(16), resources=limit).state is JobState.SUCCEEDED
+        assert kit.run(programs.allocate(512), resources=limit).state is JobState.FAILED
+
+    def test_a_job_uses_no_more_than_its_cpus(self, kit: Driver) -> None:
+        self.need(kit.backend, "cpu_limit", "logs")
+        job = kit.submit(programs.burn(4, 2.0), resources=ResourceRequest(cpu=0.5))
+        kit.end(job)
+
+        (used,) = kit.backend.logs(job)
+
+        # quotas are kept on average; a busy machine makes it less, never more
+        assert float(used) < 0.5 * 1.5
+
+    def test_undeclared_devices_are_refused(self, kit: Driver) -> None:
+        spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={"gpu": 1}))
+
+        self.refuses(kit.backend, "devices", lambda: kit.backend.submit(spec))
+
+    def test_devices_are_granted_and_come_back(self, kit: Driver) -> None:
+        self.need(kit.backend, "devices")
+        free = {kind: count for kind, count in kit.backend.capacity().devices.items() if count}
+        if not free:
+            pytest.skip("the platform has no devices")
+        kind, count = next(iter(free.items()))
+        all_of_them = ResourceRequest(devices={kind: count})
+
+        for _ in range(2):
+            # the second one gets them only if the first one gave them back
+            assert kit.run(programs.exit_with(0), resources=all_of_them).exit_code == 0
+        assert kit.backend.capacity().devices[kind] == count
+
+    def test_more_devices_than_there_are_is_an_error(self, kit: Driver) -> None:
+        self.need(kit.backend, "devices")
+        kinds = kit.backend.capacity().devices
+        if not kinds:
+            pytest.skip("the platform has no devices")
+        spec = kit.spec(
+            programs.exit_with(0), resources=ResourceRequest(devices={min(kinds): 10_000})
+        )
+
+        with pytest.raises((BackendError, ResourceError), match="10000"):
+            kit.backend.submit(spec)
+
+    def test_capacity_is_positive_or_unknown(self, kit: Driver) -> None:
+        capacity = kit.backend.capacity()
+
+        assert isinstance(capacity, Capacity)
+        assert capacity.cpus is None or capacity.cpus > 0
+        assert capacity.memory is None or capacity.memory > 0
+        assert all(count >= 0 for count in capacity.devices.values())
+
+    def test_reach_says_how_a_job_and_its_parent_meet(self, kit: Driver) -> None:
+        job = kit.submit(programs.sleep_forever())
+
+        reach = kit.backend.reach(job)
+
+        assert isinstance(reach, Reach)
+        assert reach.kind is ReachKind.DIRECT or reach.why, "say why it is not direct"
+        if self.declared(kit.backend).same_host:
+            assert reach.kind is ReachKind.DIRECT
+
+    def test_check_finds_a_platform_that_works(self, kit: Driver) -> None:
+        checks = list(kit.backend.check())
+
+        assert checks
+        assert all(isinstance(check, Check) and check.name for check in checks)
+        assert all(check.fix for check in checks if not check.ok), checks

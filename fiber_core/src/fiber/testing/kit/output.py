@@ -1,0 +1,99 @@
+"""What a job wrote: complete, in order, its tail, and followed while it is written."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+from fiber.testing import programs
+from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Platform
+
+__all__ = ["Output"]
+
+
+class Output(Platform):
+    """Tests of logs."""
+
+    def test_undeclared_logs_are_refused(self, kit: Driver) -> None:
+        job = kit.submit(programs.exit_with(0))
+
+        self.refuses(kit.backend, "logs", lambda: list(kit.backend.logs(job)))
+
+    def test_undeclared_following_is_refused(self, kit: Driver) -> None:
+        job = kit.submit(programs.exit_with(0))
+
+        self.refuses(kit.backend, "follow_logs", lambda: list(kit.backend.logs(job, follow=True)))
+
+    def test_ten_thousand_lines_come_complete_and_in_order(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.print_lines(10_000))
+        kit.end(job)
+
+        assert list(kit.backend.logs(job)) == [f"line {number}" for number in range(10_000)]
+
+    def test_the_tail_is_the_last_lines(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.print_lines(20))
+        kit.end(job)
+
+        assert list(kit.backend.logs(job, tail=3)) == ["line 17", "line 18", "line 19"]
+        assert len(list(kit.backend.logs(job, tail=100))) == 20
+        assert list(kit.backend.logs(job, tail=0)) == []
+
+    def test_following_ends_with_the_job(self, kit: Driver) -> None:
+        self.need(kit.backend, "follow_logs")
+        job = kit.submit(programs.print_lines(10_000))
+
+        lines = list(kit.backend.logs(job, follow=True))
+
+        assert lines == [f"line {number}" for number in range(10_000)]
+        assert kit.end(job).exit_code == 0
+
+    def test_lines_come_while_the_job_runs(self, kit: Driver) -> None:
+        self.need(kit.backend, "follow_logs")
+        job = kit.ready(programs.sleep_forever())
+
+        assert list(kit.backend.logs(job)) == ["ready"]
+        assert not kit.backend.status([job])[0].state.is_terminal
+
+    def test_following_goes_on_from_the_tail(self, kit: Driver) -> None:
+        self.need(kit.backend, "follow_logs")
+        job = kit.ready(programs.exit_on_sigterm(0))
+
+        lines = kit.backend.logs(job, tail=0, follow=True)
+        kit.backend.terminate(job, grace=kit.patience)
+
+        assert list(lines) == []
+
+    def test_both_outputs_are_logs(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.print_text(b"to stdout\n", b"to stderr\n"))
+        kit.end(job)
+
+        assert sorted(kit.backend.logs(job)) == ["to stderr", "to stdout"]
+
+    def test_lines_of_all_kinds_come_as_they_are(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        long = "x" * 50_000
+        text = f"\n  indented\n\nünïcödé ☃\n{long}\nno newline at the end"
+        job = kit.submit(programs.print_text(text.encode()))
+        kit.end(job)
+
+        assert list(kit.backend.logs(job)) == text.split("\n")
+
+    def test_bytes_that_are_no_text_break_nothing(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.print_text(b"before\n\xff\xfe\nafter\n"))
+        kit.end(job)
+
+        lines = list(kit.backend.logs(job))
+
+        assert len(lines) == 3
+        assert (lines[0], lines[2]) == ("before", "after")
+
+    def test_a_job_that_wrote_nothing_has_no_lines(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.exit_with(0))
+        kit.end(job)
+
+        assert list(kit.backend.logs(job)) == []

@@ -1,0 +1,129 @@
+"""What the backend kit needs of a subclass: fixtures, settings and what is declared."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+import pytest
+
+from fiber.abc import Backend
+from fiber.exceptions import CapabilityError
+from fiber.model import BackendContext, Capabilities, Volume
+from fiber.plugins import load_plugins
+from fiber.testing.kit.base import Kit
+from fiber.testing.kit.driver import Driver
+
+__all__ = ["Platform"]
+
+
+class Platform(Kit):
+    """Fixtures of the backend kit; those that a subclass may give say so."""
+
+    #: the Python that jobs run; a name, where jobs do not run on this host
+    python: str = sys.executable
+    #: the image that jobs run in, where the backend runs images
+    image: str | None = None
+    #: seconds to wait for any one thing
+    patience: float = 30.0
+    #: what the backend declares; by default what its installed plugin says
+    capabilities: Capabilities | None = None
+
+    def survivors(self, run_id: str) -> Sequence[str] | None:
+        """What is left of a run, found without the backend; None where one cannot look.
+
+        Give it where the platform has another way to be asked, such as a command or a process
+        list. It is asked after the run was cleaned up and the backend closed.
+        """
+        return None
+
+    @pytest.fixture
+    def run_id(self) -> str:
+        """A run of its own for each test."""
+        return secrets.token_hex(4)
+
+    @pytest.fixture
+    def context(self, run_id: str) -> Iterator[BackendContext]:
+        """What a backend is given when it is loaded."""
+        # pytest's own folders have names too long for a socket
+        directory = tempfile.mkdtemp(prefix="fk-")
+        yield BackendContext(run_id=run_id, run_directory=directory)
+        shutil.rmtree(directory)
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        """The backend; every subclass gives this one."""
+        msg = "a subclass of BackendConformance must have a fixture named backend"
+        raise NotImplementedError(msg)
+
+    @pytest.fixture
+    def unreachable(self) -> Backend:
+        """A backend whose platform cannot be asked, if the subclass has one."""
+        pytest.skip("the subclass has no fixture 'unreachable'")
+
+    @pytest.fixture
+    def reopen(self, backend: Backend) -> Callable[[], Backend]:
+        """A function that makes another backend of the same run, as a later program would.
+
+        Needed where ``detached`` is declared.
+        """
+        self._not_given(backend, "reopen", "detached")
+
+    @pytest.fixture
+    def volume(self, backend: Backend) -> Volume:
+        """A volume that jobs can write to; needed where ``volumes`` or ``copy`` is declared."""
+        self._not_given(backend, "volume", "volumes", "copy")
+
+    @pytest.fixture
+    def image_context(self, backend: Backend) -> str:
+        """A folder that ``prepare_image`` can build; needed where ``images`` is declared."""
+        self._not_given(backend, "image_context", "images")
+
+    @pytest.fixture
+    def kit(self, backend: Backend, run_id: str) -> Iterator[Driver]:
+        """Runs jobs on the backend, and checks that nothing is left of them."""
+        driver = Driver(
+            backend, run_id, python=self.python, image=self.image, patience=self.patience
+        )
+        yield driver
+        driver.close()
+        left = self.survivors(run_id)
+        assert not left, f"cleanup and close left of run {run_id}: {left}"
+
+    def declared(self, backend: Backend) -> Capabilities:
+        """What the backend declares."""
+        if self.capabilities is not None:
+            return self.capabilities
+        return load_plugins().find_backend(backend.name).capabilities
+
+    def _not_given(self, backend: Backend, fixture: str, *capabilities: str) -> NoReturn:
+        declared = [name for name in capabilities if getattr(self.declared(backend), name)]
+        if declared:
+            pytest.fail(
+                f"{backend.name} declares {declared[0]!r}, and {type(self).__name__} has no fixture "
+                f"{fixture!r} to prove it with",
+                pytrace=False,
+            )
+        pytest.skip(f"{backend.name} does not declare {' or '.join(map(repr, capabilities))}")
+
+    def need(self, backend: Backend, *names: str) -> None:
+        """Skip a test that needs what the backend does not declare."""
+        declared = self.declared(backend)
+        for name in names:
+            if not getattr(declared, name):
+                pytest.skip(f"{backend.name} does not declare {name!r}")
+
+    def refuses(self, backend: Backend, name: str, ask: Callable[[], object]) -> bool:
+        """True where a capability is not declared; asking for it is then refused in a sentence."""
+        if getattr(self.declared(backend), name):
+            return False
+        with pytest.raises(CapabilityError) as caught:
+            ask()
+        text = str(caught.value)
+        assert backend.name in text, f"the refusal does not name the backend: {text!r}"
+        assert len(text.split()) > 3, f"the refusal is no sentence: {text!r}"
+        return True

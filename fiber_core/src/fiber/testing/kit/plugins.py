@@ -1,0 +1,154 @@
+"""What every plugin does, as tests."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+import typing
+from types import ModuleType
+
+import attrs
+import pytest
+
+from fiber.abc import API_VERSION
+from fiber.config_values import build, convert, settings_of
+from fiber.hookspecs import PROJECT
+from fiber.model import BackendClaim, Capabilities
+from fiber.plugin_names import Source
+from fiber.plugins import Plugins, load_plugins
+from fiber.testing.kit.base import Kit
+
+__all__ = ["PluginConformance"]
+
+_LISTING = """
+import importlib, json, sys
+plugin = importlib.import_module(sys.argv[1])
+for hook in "fiber_backends", "fiber_resource_providers", "fiber_commands":
+    if hasattr(plugin, hook):
+        list(getattr(plugin, hook)())
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+class PluginConformance(Kit):
+    """What every plugin does, as tests.
+
+    Subclass it and name the module with the hook implementations::
+
+        class TestMyPlugin(PluginConformance):
+            module = "fiber_mine.plugin"
+            sdks = ("mine_sdk",)
+    """
+
+    #: the module that the entry point names
+    module: str = ""
+    #: top-level modules of the SDK, which listing must not import
+    sdks: tuple[str, ...] = ()
+
+    @pytest.fixture
+    def plugin(self) -> ModuleType:
+        """The plugin's module."""
+        assert self.module, "name the plugin's module in the attribute 'module'"
+        return importlib.import_module(self.module)
+
+    @pytest.fixture
+    def loaded(self, plugin: ModuleType) -> Plugins:
+        """The plugin loaded alone, beside the core's own."""
+        return load_plugins(entry_points=(), extra=[plugin])
+
+    def test_its_hooks_are_those_that_fiber_calls(self, loaded: Plugins) -> None:
+        assert [str(broken) for broken in loaded.broken] == []
+        assert [str(clash) for clash in loaded.clashes] == []
+
+    def test_it_offers_something(self, loaded: Plugins) -> None:
+        *_, mine = loaded.distributions()
+
+        assert mine.hooks
+
+    def test_an_entry_point_of_its_distribution_names_it(self, plugin: ModuleType) -> None:
+        points = importlib.metadata.entry_points(group=PROJECT)
+        mine = [point for point in points if point.value.partition(":")[0] == self.module]
+
+        assert mine, f"no installed distribution has an entry point for {self.module!r}"
+        assert len({(point.name, Source.of(point).distribution) for point in mine}) == 1
+
+    def test_the_entry_point_of_a_backend_has_its_name(self, loaded: Plugins) -> None:
+        names = {info.name for info in loaded.backends().values()}
+        if not names:
+            pytest.skip("it offers no backend")
+        points = importlib.metadata.entry_points(group=PROJECT)
+
+        mine = {point.name for point in points if point.value.partition(":")[0] == self.module}
+        assert mine <= names
+
+    def test_listing_imports_no_sdk(self) -> None:
+        if not self.sdks:
+            pytest.skip("the subclass names no SDK in 'sdks'")
+        answer = subprocess.run(
+            [sys.executable, "-c", _LISTING, self.module],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+
+        imported = {name.partition(".")[0] for name in json.loads(answer.stdout)}
+        assert imported & set(self.sdks) == set()
+
+    def test_its_backends_are_for_this_api(self, loaded: Plugins) -> None:
+        assert {name: str(error) for name, error in loaded.refused().items()} == {}
+        for info in loaded.backends().values():
+            assert info.api[0] == API_VERSION[0]
+
+    def test_its_backends_say_what_they_are(self, loaded: Plugins) -> None:
+        for info in loaded.backends().values():
+            assert info.summary, f"backend {info.name!r} needs a summary"
+            assert "\n" not in info.summary
+            assert isinstance(info.capabilities, Capabilities)
+            assert callable(info.load)
+
+    def test_capabilities_that_need_others_have_them(self, loaded: Plugins) -> None:
+        for info in loaded.backends().values():
+            assert info.capabilities.logs or not info.capabilities.follow_logs
+
+    def test_its_settings_can_be_read_from_text(self, loaded: Plugins) -> None:
+        for info in loaded.backends().values():
+            if info.config is None:
+                continue
+            fields = settings_of(info.config)
+            required = [key for key, field in fields.items() if field.default is attrs.NOTHING]
+            assert required == [], f"settings of {info.name!r} need defaults: {required}"
+            # an unsupported type is an error of build(), whatever the text
+            _check_types(info.config)
+            assert build(info.config, {}) == {}
+            info.config()
+
+    def test_detection_is_quiet_or_names_a_backend_of_its_own(
+        self, loaded: Plugins, plugin: ModuleType
+    ) -> None:
+        answers = list(loaded.answers("fiber_detect_backend", environ={}))
+
+        assert [str(broken) for broken in loaded.broken] == []
+        for _, claim in answers:
+            assert isinstance(claim, BackendClaim)
+            assert claim.name in loaded.backends()
+            assert claim.evidence
+
+
+def _check_types(config: type) -> None:
+    hints = typing.get_type_hints(config)
+    for key, field in settings_of(config).items():
+        if field.metadata.get("parse"):
+            continue
+        try:
+            convert(object(), hints[field.name])
+        except TypeError as error:
+            msg = f"setting {key!r}: {error}"
+            raise AssertionError(msg) from error
+        except ValueError:
+            # the type is known; that object() is none of its values is as it should be
+            continue

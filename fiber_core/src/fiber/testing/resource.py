@@ -1,0 +1,12 @@
+"""The conformance kit for resource providers: :class:`ResourceProviderConformance`."""
+
+from __future__ import annotations
+
+import pytest
+
+# before the module is imported, so that a failing assert shows its values
+pytest.register_assert_rewrite("fiber.testing.kit")
+
+from fiber.testing.kit.provider import ResourceProviderConformance  # noqa: E402  see above
+
+__all__ = ["ResourceProviderConformance"]

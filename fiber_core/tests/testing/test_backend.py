@@ -1,0 +1,255 @@
+"""The fake backend passes the conformance kit, and the kit finds backends that do not conform."""
+
+import attrs
+import pytest
+
+from fiber.abc import Backend
+from fiber.exceptions import CapabilityError
+from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
+from fiber.testing import BackendConformance, FakeBackend, FakePlatform, FakeProvider
+from fiber.testing.fakes import CAPABILITIES
+from fiber.testing.kit.driver import Driver
+
+
+class TestFake(BackendConformance):
+    capabilities = CAPABILITIES
+
+    @pytest.fixture
+    def platform(self):
+        return FakePlatform(FakeProvider().parse('["F-0", "F-1"]'))
+
+    @pytest.fixture
+    def backend(self, context, platform):
+        backend = make(context, platform)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def reopen(self, context, platform):
+        return lambda: make(context, platform)
+
+    @pytest.fixture
+    def unreachable(self, context):
+        backend = make(context, FakePlatform())
+        backend.platform.available = False
+        return backend
+
+    def survivors(self, run_id):
+        import psutil
+
+        return [
+            str(process.pid)
+            for process in psutil.Process().children(recursive=True)
+            if process.status() != psutil.STATUS_ZOMBIE
+        ]
+
+
+def make(context, platform):
+    return FakeBackend(attrs.evolve(context, providers={"fake": FakeProvider()}), platform)
+
+
+class TestOverriding:
+    def test_a_test_is_overridden_with_a_reason_only(self):
+        with pytest.raises(TypeError, match=r"Mine\.test_close_may_come_twice overrides .*xfail"):
+
+            class Mine(BackendConformance):
+                def test_close_may_come_twice(self, kit): ...
+
+    def test_a_test_cannot_be_taken_away(self):
+        with pytest.raises(TypeError, match="test_close_may_come_twice"):
+
+            class Mine(BackendConformance):
+                test_close_may_come_twice = None
+
+    def test_a_reason_is_said_in_words(self):
+        with pytest.raises(TypeError):
+
+            class Wordless(BackendConformance):
+                @pytest.mark.xfail
+                def test_close_may_come_twice(self, kit): ...
+
+        class Mine(BackendConformance):
+            @pytest.mark.xfail(reason="the platform has only one close")
+            def test_close_may_come_twice(self, kit): ...
+
+            def test_something_of_its_own(self): ...
+
+        assert Mine
+
+    def test_the_kit_itself_is_collected_by_nobody(self):
+        assert not BackendConformance.__name__.startswith("Test")
+
+
+# -- backends that do not conform, each in one way
+
+
+class LosesExitCodes(FakeBackend):
+    def events(self, run_id):
+        for job, status in super().events(run_id):
+            ended = status.state is JobState.FAILED
+            reason = Reason(ReasonKind.EXIT, 1)
+            yield job, attrs.evolve(status, exit_code=1, reason=reason) if ended else status
+
+
+class TellsTheEndTwice(FakeBackend):
+    def events(self, run_id):
+        for job, status in super().events(run_id):
+            yield job, status
+            if status.state.is_terminal:
+                yield job, status
+
+
+class GoesBack(FakeBackend):
+    def events(self, run_id):
+        for job, status in super().events(run_id):
+            yield job, status
+            if status.state.is_terminal:
+                yield job, JobStatus(state=JobState.RUNNING)
+
+
+class GoesOnAfterClose(FakeBackend):
+    def events(self, run_id):
+        import threading
+
+        yield from super().events(run_id)
+        threading.Event().wait(3)
+
+
+class KillsAsItTerminates(FakeBackend):
+    def kill(self, job):
+        self.terminate(job)
+
+
+class LosesLines(FakeBackend):
+    def logs(self, job, *, tail=None, follow=False):
+        for number, line in enumerate(super().logs(job, tail=tail, follow=follow)):
+            if number != 7_000:
+                yield line
+
+
+class SortsStatuses(FakeBackend):
+    def status(self, jobs):
+        return super().status(sorted(jobs, key=lambda job: job.id))
+
+
+class KnowsEveryJob(FakeBackend):
+    def terminate(self, job, *, grace=5.0):
+        if job in self.list():
+            super().terminate(job, grace=grace)
+
+
+class UsesAShell(FakeBackend):
+    def submit(self, spec):
+        argv = ("/bin/sh", "-c", " ".join(f'"{word}"' for word in spec.argv))
+        return super().submit(attrs.evolve(spec, argv=argv))
+
+
+class TellsSecrets(FakeBackend):
+    def submit(self, spec):
+        env = {**spec.env, "SECRET": (spec.private or b"").decode()}
+        return super().submit(attrs.evolve(spec, env=env))
+
+
+class ListsAllRuns(FakeBackend):
+    def list(self, run_id=None):
+        return super().list()
+
+
+class LeavesHalfAGroup(FakeBackend):
+    def submit_group(self, specs, timeout):
+        return [self.submit(spec) for spec in specs]
+
+
+class HasNoSentence(FakeBackend):
+    def copy(self, src, dst):
+        raise CapabilityError("", "", "")
+
+
+class CopiesInSecret(FakeBackend):
+    def copy(self, src, dst):
+        return None
+
+
+@pytest.mark.parametrize(
+    "wrong, test, arguments",
+    [
+        (LosesExitCodes, "test_exit_codes_are_exact", {"code": 7}),
+        (LosesExitCodes, "test_signals_are_exact", {"number": 9}),
+        (TellsTheEndTwice, "test_a_job_that_ends_well_succeeds", {}),
+        (GoesBack, "test_a_job_that_ends_well_succeeds", {}),
+        (GoesOnAfterClose, "test_a_job_that_ends_well_succeeds", {}),
+        (KillsAsItTerminates, "test_kill_gives_a_job_no_chance", {}),
+        (LosesLines, "test_ten_thousand_lines_come_complete_and_in_order", {}),
+        (LosesLines, "test_following_ends_with_the_job", {}),
+        (SortsStatuses, "test_status_of_many_comes_in_their_order", {}),
+        (KnowsEveryJob, "test_an_unknown_job_is_an_error_of_its_own", {}),
+        (UsesAShell, "test_arguments_arrive_as_they_are", {}),
+        (ListsAllRuns, "test_jobs_are_listed_by_run", {}),
+        (LeavesHalfAGroup, "test_a_group_of_which_one_is_refused_leaves_none", {}),
+        (HasNoSentence, "test_undeclared_copying_is_refused", {"tmp_path": "x"}),
+        (CopiesInSecret, "test_undeclared_copying_is_refused", {"tmp_path": "x"}),
+    ],
+)
+def test_the_kit_finds_what_is_wrong(wrong, test, arguments):
+    # a failed pytest.raises() is no AssertionError
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        run(wrong(), test, **arguments)
+
+
+def test_the_kit_finds_a_secret_that_others_see(caplog):
+    with pytest.raises(AssertionError, match="3: argv or environment has them"):
+        run(
+            TellsSecrets(),
+            "test_private_bytes_arrive_and_are_seen_by_nobody_else",
+            caplog=caplog,
+            size=16,
+        )
+
+
+@pytest.mark.parametrize("fixture, capability", [("volume", "copy"), ("reopen", "detached")])
+def test_a_declared_capability_must_be_proven(fixture, capability):
+    class Mine(BackendConformance):
+        capabilities = Capabilities(**{capability: True})
+
+    with pytest.raises(
+        pytest.fail.Exception, match=f"declares '{capability}'.*no fixture '{fixture}'"
+    ):
+        Mine()._not_given(FakeBackend(), fixture, capability)
+
+
+def test_what_is_declared_is_asked_of_the_installed_plugin_by_default(monkeypatch):
+    from fiber.plugins import load_plugins
+    from fiber.testing import FakePlugin
+    from fiber.testing.kit import platform
+
+    loaded = load_plugins(entry_points=(), extra=[FakePlugin()])
+    monkeypatch.setattr(platform, "load_plugins", lambda: loaded)
+
+    assert BackendConformance().declared(FakeBackend()) == CAPABILITIES
+
+
+def test_a_stream_of_events_that_breaks_is_told():
+    class Breaks(FakeBackend):
+        def events(self, run_id):
+            raise ZeroDivisionError
+            yield
+
+    with pytest.raises(AssertionError, match="stream ended") as caught:
+        run(Breaks(), "test_a_job_that_ends_well_succeeds")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def run(backend: Backend, test: str, **arguments):
+    class Mine(BackendConformance):
+        capabilities = CAPABILITIES
+        patience = 2.0
+
+    kit = Driver(backend, "0123abcd", python=Mine.python, image=None, patience=Mine.patience)
+    try:
+        getattr(Mine(), test)(kit, **arguments)
+        kit.close()
+    finally:
+        FakeBackend.cleanup(backend, "0123abcd")
+        FakeBackend.close(backend)
+        if kit._stream is not None:
+            kit._stream.join(10)

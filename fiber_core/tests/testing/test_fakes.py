@@ -1,0 +1,203 @@
+"""The fake backend fails where it is told to, and only there."""
+
+import signal
+
+import attrs
+import pytest
+
+from fiber.exceptions import (
+    BackendUnavailableError,
+    CapabilityError,
+    SubmitError,
+    UnknownJobError,
+)
+from fiber.model import (
+    BackendContext,
+    JobSpec,
+    JobState,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Volume,
+)
+from fiber.plugins import load_plugins
+from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
+
+RUN = "0123abcd"
+
+
+@pytest.fixture
+def platform():
+    return FakePlatform(FakeProvider().parse('["F-0", "F-1"]'))
+
+
+@pytest.fixture
+def backend(platform):
+    made = FakeBackend(BackendContext(run_id=RUN, providers={"fake": FakeProvider()}), platform)
+    yield made
+    platform.available = True
+    made.cleanup(RUN)
+    made.close()
+
+
+def spec(argv=None, **fields):
+    return JobSpec(run_id=RUN, name="job", argv=argv or programs.sleep_forever(), **fields)
+
+
+def end(backend, job):
+    for changed, status in backend.events(RUN):
+        if changed.id == job.id and status.state.is_terminal:
+            return status
+    raise AssertionError
+
+
+def test_submits_are_refused_with_the_words_given(backend, platform):
+    platform.refuse("quota exceeded")
+    with pytest.raises(SubmitError, match="refused 'job': quota exceeded"):
+        backend.submit(spec())
+
+    platform.refuse(None)
+    assert backend.submit(spec())
+
+
+def test_a_platform_that_is_away_is_an_error_and_no_state(backend, platform):
+    job = backend.submit(spec())
+    platform.available = False
+
+    for ask in (lambda: backend.status([job]), lambda: backend.submit(spec()), backend.list):
+        with pytest.raises(BackendUnavailableError, match="does not answer"):
+            ask()
+
+    platform.available = True
+    assert not backend.status([job])[0].state.is_terminal
+
+
+def test_held_jobs_wait_and_start_when_released(backend, platform):
+    platform.hold()
+    job = backend.submit(spec(programs.exit_with(3)))
+    assert backend.status([job])[0].state is JobState.PENDING
+
+    platform.release()
+
+    assert end(backend, job).exit_code == 3
+
+
+@pytest.mark.parametrize("stop", ["kill", "terminate"])
+def test_a_held_job_can_be_ended(backend, platform, stop):
+    platform.hold()
+    job = backend.submit(spec())
+
+    getattr(backend, stop)(job)
+
+    assert end(backend, job).reason == Reason(ReasonKind.SIGNAL, signal.SIGKILL)
+    platform.release()
+    assert backend.status([job])[0].state is JobState.FAILED
+
+
+def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):
+    platform.hold()
+
+    with pytest.raises(SubmitError, match="not all of 2 jobs could be started"):
+        backend.submit_group([spec(), spec()], timeout=0.05)
+
+    assert backend.list(RUN) == []
+
+
+def test_an_obscured_job_is_unknown_until_it_is_revealed(backend, platform):
+    job = backend.submit(spec(programs.exit_with(3)))
+    platform.obscure(job)
+    assert backend.status([job])[0].state is JobState.UNKNOWN
+
+    platform.reveal(job)
+
+    assert end(backend, job).exit_code == 3
+
+
+def test_a_lost_job_ends_for_the_reason_given(backend, platform):
+    job = backend.submit(spec())
+
+    platform.lose(job, Reason(ReasonKind.EVICTED), "the node was drained")
+
+    status = end(backend, job)
+    assert (status.state, status.reason) == (JobState.FAILED, Reason(ReasonKind.EVICTED))
+    assert status.message == "the node was drained"
+
+
+def test_a_job_waits_for_devices_and_gives_them_back(backend):
+    both = ResourceRequest(devices={"fake": 2})
+    first = backend.submit(spec(resources=both))
+    second = backend.submit(
+        spec(programs.expect_env({"FAKE_VISIBLE_DEVICES": "F-0,F-1"}), resources=both)
+    )
+    assert backend.status([second])[0].state is JobState.PENDING
+    assert backend.capacity().devices == {"fake": 0}
+
+    backend.kill(first)
+
+    assert end(backend, second).exit_code == 0
+    assert backend.capacity().devices == {"fake": 2}
+
+
+def test_devices_without_an_installed_provider_are_refused(platform):
+    backend = FakeBackend(BackendContext(run_id=RUN), platform)
+
+    with pytest.raises(SubmitError, match="no 'fake' devices"):
+        backend.submit(spec(resources=ResourceRequest(devices={"fake": 1})))
+
+
+def test_volumes_are_refused(backend):
+    with pytest.raises(CapabilityError, match="not supported by fake"):
+        backend.submit(spec(volumes=(Volume(source="x", path="/x"),)))
+
+
+def test_a_closed_backend_starts_nothing(backend):
+    backend.close()
+
+    with pytest.raises(BackendUnavailableError, match="closed"):
+        backend.submit(spec())
+
+
+def test_a_job_that_was_cleaned_up_is_unknown(backend):
+    job = backend.submit(spec())
+    backend.cleanup(RUN)
+
+    with pytest.raises(UnknownJobError, match=job.id):
+        backend.status([job])
+
+
+def test_two_backends_of_one_platform_see_the_same_jobs(backend, platform):
+    job = backend.submit(spec())
+
+    assert FakeBackend(platform=platform).list() == [job]
+
+
+def test_one_process_that_is_stopped_does_not_suspend_the_others(backend):
+    entry = "fiber.testing.programs:die_or_wait"
+    job = backend.submit(spec(entry=entry, private=b"\x09", processes=2))
+    told = backend.events(RUN)
+    next(s for _, s in told if all(p.pid for p in s.processes) and s.processes)
+
+    backend.signal(job, 0, signal.SIGSTOP)
+
+    status = next(s for _, s in told if s.processes[0].state is JobState.SUSPENDED)
+    assert status.state is JobState.RUNNING
+    backend.signal(job, 1, signal.SIGSTOP)
+    assert next(s for _, s in told if s.state is JobState.SUSPENDED)
+
+
+def test_the_plugin_offers_the_backend_on_one_platform(platform):
+    loaded = load_plugins(entry_points=(), extra=[FakePlugin(platform, default=True)])
+
+    info = loaded.find_backend("fake")
+
+    assert info.default
+    assert info.load(BackendContext()).platform is platform
+    assert loaded.find_provider("fake") == FakeProvider()
+    assert hash(FakeProvider()) == hash(FakeProvider(2, "fake"))
+
+
+def test_without_a_platform_each_backend_has_its_own():
+    (info,) = FakePlugin().fiber_backends()
+
+    assert info.load(BackendContext()).platform is not info.load(BackendContext()).platform
+    assert attrs.asdict(info.capabilities)["detached"]

@@ -1,0 +1,122 @@
+"""The tiny programs do what their names say, so that a kit that fails points at the backend."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+
+import pytest
+
+from fiber.testing import entry, programs
+
+HARD = ["", "two words", "it's", 'say "no"', "$HOME\n", "☃"]
+
+
+def run(argv, **arguments):
+    return subprocess.run(argv, capture_output=True, check=False, timeout=30, **arguments)
+
+
+def run_with_private(argv, private, **environ):
+    with tempfile.TemporaryFile() as file:
+        file.write(private)
+        file.seek(0)
+        environ = {**os.environ, "FIBER_BOOTSTRAP": f"fd:{file.fileno()}", **environ}
+        return run(argv, env=environ, pass_fds=[file.fileno()])
+
+
+def test_exit_codes_and_signals():
+    assert run(programs.exit_with(7)).returncode == 7
+    assert run(programs.die_by(signal.SIGKILL)).returncode == -signal.SIGKILL
+
+
+def test_output():
+    assert run(programs.print_lines(2)).stdout == b"line 0\nline 1\n"
+    done = run(programs.print_text(b"\xff\n", b"err"))
+    assert (done.stdout, done.stderr) == (b"\xff\n", b"err")
+
+
+def test_arguments():
+    assert json.loads(run(programs.echo_args(*HARD)).stdout) == HARD
+    argv = programs.expect_args(*HARD)
+    assert run(argv).returncode == 0
+    assert run((*argv[:-1], "☂")).returncode == 1
+    assert run(argv[:-1]).returncode == 1
+
+
+def test_environment_and_directory(tmp_path):
+    argv = programs.expect_env({"A": "x\ny", "B": None})
+    assert run(argv, env={"A": "x\ny"}).returncode == 0
+    assert run(argv, env={"A": "x", "B": "z"}).returncode == 1
+    assert run(programs.expect_cwd(str(tmp_path)), cwd=tmp_path).returncode == 0
+    assert run(programs.expect_cwd(str(tmp_path)), cwd="/").returncode == 1
+
+
+def test_private_bytes():
+    digest = hashlib.sha256(b"secret").hexdigest().encode()
+
+    assert run_with_private(programs.read_private(), b"secret").stdout.strip() == digest
+    assert run_with_private(programs.expect_private(b"secret"), b"secret").returncode == 0
+    assert run_with_private(programs.expect_private(b"secret"), b"other").returncode == 2
+    assert (
+        run_with_private(programs.expect_private(b"secret"), b"secret", X="secret").returncode == 3
+    )
+    assert b"not fd" in run(programs.read_private(), env={}).stderr
+
+
+def test_files(tmp_path):
+    file = str(tmp_path / "x")
+
+    assert run(programs.write_file(file, "a\n")).returncode == 0
+    assert run(programs.expect_file(file, "a\n")).returncode == 0
+    assert run(programs.expect_file(file, "b\n")).returncode == 1
+
+
+def test_resources():
+    assert run(programs.allocate(1)).returncode == 0
+    assert float(run(programs.burn(1, 0.1)).stdout) > 0
+
+
+@pytest.mark.parametrize(
+    "argv, number, code",
+    [
+        (programs.sleep_forever(), signal.SIGTERM, -signal.SIGTERM),
+        (programs.exit_on_sigterm(9), signal.SIGTERM, 9),
+        (programs.stop_itself(), signal.SIGCONT, 0),
+    ],
+)
+def test_programs_that_wait_say_ready_first(argv, number, code):
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        if number == signal.SIGCONT:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.send_signal(number)
+        assert process.wait(30) == code
+
+
+def test_sigterm_can_be_ignored():
+    with subprocess.Popen(programs.ignore_sigterm(), stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.terminate()
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+
+
+def test_a_child_is_named_before_ready():
+    argv = programs.with_child()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
+        child = int(process.stdout.readline())
+        assert process.stdout.readline() == b"ready\n"
+        assert os.getpgid(child) == process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_an_entry_is_called_with_the_private_bytes_and_the_index(monkeypatch):
+    with tempfile.TemporaryFile() as file:
+        file.write(b"\x05\x06")
+        file.seek(0)
+        monkeypatch.setenv("FIBER_BOOTSTRAP", f"fd:{os.dup(file.fileno())}")
+
+        assert entry.main("fiber.testing.programs:exit_code_of", 1) == 6
+    assert "FIBER_BOOTSTRAP" not in os.environ
