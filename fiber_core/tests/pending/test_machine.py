@@ -32,7 +32,6 @@ from fiber.pending import (
     WorkerLost,
 )
 
-MAX_ATTEMPTS = 2
 PATIENCE = 0.1
 
 
@@ -95,9 +94,10 @@ class Histories(RuleBasedStateMachine):
         self.names = 0
         self.calls = 0
 
-    @initialize(warm=st.booleans(), chunk=st.sampled_from([None, 2]))
-    def open(self, warm, chunk):
-        self.table = PendingTable(policy=RetryPolicy(max_attempts=MAX_ATTEMPTS))
+    @initialize(attempts=st.integers(1, 2), warm=st.booleans(), chunk=st.sampled_from([None, 2]))
+    def open(self, attempts, warm, chunk):
+        self.max_attempts = attempts
+        self.table = PendingTable(policy=RetryPolicy(max_attempts=attempts))
         if warm:
             for _ in range(3):
                 self.join(None, 2)
@@ -279,7 +279,7 @@ class Histories(RuleBasedStateMachine):
                 assert done.stop - done.start <= task.chunk
                 if task.retry:
                     assert list(done.attempts) == task.deaths.get(done.start, [])
-                    assert len(done.attempts) == MAX_ATTEMPTS
+                    assert len(done.attempts) == self.max_attempts
                 else:
                     assert len(done.attempts) <= 1
             elif isinstance(done, Requeue):

@@ -10,6 +10,7 @@ from fiber.pending import (
     Accept,
     CallAdded,
     CallDone,
+    CallDropped,
     Dispatch,
     Requeue,
     Revoke,
@@ -151,6 +152,7 @@ def test_the_loss_of_the_stuck_worker_leaves_the_copy_running(stuck):
         for item in range(done.start, done.stop)
     ]
     assert lost == [2, *range(stop, 11)]
+    assert stuck.table.queued == len(lost)
     assert stuck.finish("b")[0] == Accept(1, start, stop)
 
 
@@ -161,6 +163,23 @@ def test_a_late_answer_queues_nothing_twice(stuck):
     queued = stuck.table.queued
     assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
     assert stuck.table.queued == queued == 11 - held[1]
+
+
+def test_results_that_come_after_all_take_the_copies_out_of_the_queue(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    copy = stuck.spans("b")[0]
+    assert stuck.table.queued == 11 - copy[1]
+    assert stuck.finish("a", units=5)[-1] == Accept(1, 2, 7)
+    assert stuck.table.queued == 4
+    assert stuck.finish("b") == []
+
+
+def test_a_call_that_is_dropped_meanwhile_is_not_queued_again(stuck):
+    asked_back(stuck)
+    stuck(CallDropped(1))
+    assert stuck.wait(0.1) == []
+    assert stuck.table.queued == 0
 
 
 def test_at_most_once_is_never_asked_back(play):

@@ -183,10 +183,23 @@ def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, d
     ]
 
 
-def test_a_death_among_many_counts_for_none(play, play_with):
+def test_a_death_among_many_counts_for_none(play_with):
     play = play_with(policy=RetryPolicy(max_attempts=1))
     batch_on(play)
-    assert not any(isinstance(done, Abandon) for done in play.kill("a"))
+    play.finish("a")
+    assert len(play.spans("a")) == 1
+    (requeue,) = play.kill("a")
+    assert isinstance(requeue, Requeue)
+
+
+def test_a_death_in_front_of_another_entry_counts_for_none(play_with):
+    play = play_with(policy=RetryPolicy(max_attempts=1))
+    play.join("a", slots=2)
+    play(CallAdded(1, 3))
+    play.finish("a")
+    play(WorkerAsked("a"))
+    assert play.spans("a") == [(1, 2), (2, 3)]
+    assert play.kill("a") == [Requeue(1, 1, 2), Requeue(1, 2, 3)]
 
 
 @pytest.mark.parametrize(
