@@ -1,12 +1,7 @@
-"""Every example runs as it stands, in a folder of its own, as a user would run it.
-
-An example says in comments of its own how it is run here: ``# test: --generations 3`` gives its
-arguments, ``# needs: torch`` a module that it cannot do without.
-"""
+"""Every example runs as it stands, in a folder of its own, as a user would run it."""
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,29 +10,48 @@ import pytest
 
 import require
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+
+#: arguments of those that are run with some
+ARGUMENTS = {"process_gpu": ["--cpu"]}
+#: modules of those that cannot do without
+NEEDS = {"es_cartpole": ["gymnasium", "numpy", "matplotlib"], "process_gpu": ["torch"]}
 
 pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_runs(example, tmp_path):
-    text = example.read_text(encoding="utf-8")
-    for module in re.findall(r"^# needs: (\w+)", text, re.MULTILINE):
+def run(name, *arguments, folder):
+    for module in NEEDS.get(name, []):
         require.need_module(module)
-    runs = re.findall(r"^# test:(.*)$", text, re.MULTILINE) or [""]
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name} {arguments}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
-    for arguments in runs:
-        done = subprocess.run(
-            [sys.executable, example, *shlex.split(arguments)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "MPLBACKEND": "Agg"},
-            timeout=280,
-            check=False,
-        )
 
-        assert done.returncode == 0, f"{example.name}{arguments}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])
+def test_an_example_runs(name, tmp_path):
+    run(name, *ARGUMENTS.get(name, []), folder=tmp_path)
+
+
+def test_killed_workers_change_no_bit_of_the_trained_policy(tmp_path):
+    def digest(*arguments):
+        output = run("es_cartpole", "--seed", "3", *arguments, folder=tmp_path)
+        (found,) = re.findall(r"sha256 of the parameters: (\w+)", output)
+        (killed,) = re.findall(r"(\d+) workers killed", output)
+        return found, int(killed)
+
+    undisturbed, nobody = digest()
+    disturbed, killed = digest("--chaos")
+
+    assert (nobody, killed > 0) == (0, True)
+    assert disturbed == undisturbed
