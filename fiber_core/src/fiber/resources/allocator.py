@@ -27,14 +27,25 @@ class Allocator:
     def __init__(self, devices: Iterable[Device]) -> None:
         self._devices: dict[str, tuple[Device, ...]] = {}
         self._granted: dict[str, Allocation] = {}
-        ordered = sorted(devices, key=lambda device: (device.kind, device.index, device.id))
+        self.add(devices)
+
+    def add(self, devices: Iterable[Device]) -> None:
+        """Learn of more devices of the host; what was granted stays granted.
+
+        Raises:
+            ResourceError: two devices of one kind have the same id.
+        """
+        known = [*(d for of_kind in self._devices.values() for d in of_kind), *devices]
+        known.sort(key=lambda device: (device.kind, device.index, device.id))
+        found: dict[str, tuple[Device, ...]] = {}
         seen: set[tuple[str, str]] = set()
-        for device in ordered:
+        for device in known:
             if (device.kind, device.id) in seen:
                 msg = f"device {device.id!r} of kind {device.kind!r} is listed twice on this host"
                 raise ResourceError(msg)
             seen.add((device.kind, device.id))
-            self._devices[device.kind] = (*self._devices.get(device.kind, ()), device)
+            found[device.kind] = (*found.get(device.kind, ()), device)
+        self._devices = found
 
     def allocate(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
         """Grant a job all the devices it asks for, or none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -27,11 +28,14 @@ from fiber.model import (
 )
 from fiber_local import host
 from fiber_local.config import LocalConfig
+from fiber_local.devices import HostDevices
 from fiber_local.feed import StatusFeed
 from fiber_local.logfile import read_log
 from fiber_local.supervisors import Supervisors
 
 __all__ = ["LocalBackend"]
+
+log = logging.getLogger("fiber")
 
 
 class LocalBackend(Backend):
@@ -48,7 +52,10 @@ class LocalBackend(Backend):
         self._context = context
         self._host = socket.gethostname()
         self._feed = StatusFeed()
-        self._supervisors = Supervisors(context, config, self._host, self._feed.publish)
+        self._devices = HostDevices(context.providers)
+        self._supervisors = Supervisors(
+            context, config, self._host, self._devices, self._feed.publish
+        )
         self._lock = threading.Lock()
         self._enders: list[threading.Thread] = []
         self._owner = os.getpid()
@@ -68,7 +75,9 @@ class LocalBackend(Backend):
             jobs.append(self._job(plain, reply))
             self._feed.add(jobs[-1], spec.run_id, self._host)
 
-        self._supervisors.submit(plain, accepted, cwd=_cwd())
+        reply = self._supervisors.submit(plain, accepted, cwd=_cwd())
+        for warning in reply.warnings:
+            log.warning("%s: %s", spec.name, warning)
         return jobs[-1]
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
@@ -153,8 +162,10 @@ class LocalBackend(Backend):
     # -- the platform -------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """CPUs and memory that this process may use."""
-        return Capacity(cpus=float(cpu_count()), memory=memory_total())
+        """CPUs and memory that this process may use, and devices where they were looked for."""
+        return Capacity(
+            cpus=float(cpu_count()), memory=memory_total(), devices=self._devices.known()
+        )
 
     def reach(self, job: Job) -> Reach:
         """Processes of one host meet over Unix sockets or loopback."""

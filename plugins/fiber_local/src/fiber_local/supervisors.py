@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fiber.exceptions import BackendUnavailableError
 from fiber.launch import rundir
 from fiber.launch.supervisor import claim_channel, release_channel
-from fiber.launch.supervisor.client import SupervisorClient, SupervisorGoneError
+from fiber.launch.supervisor.client import (
+    SupervisorClient,
+    SupervisorGoneError,
+    UnknownDevicesError,
+)
 from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
 from fiber.launch.supervisor.start import start_supervisor
 from fiber.model import BackendContext, JobSpec, JobStatus
 from fiber_local.config import LocalConfig
+from fiber_local.devices import HostDevices
 
 __all__ = ["Supervisors"]
 
@@ -36,6 +42,7 @@ class Supervisors:
         context: the backend's.
         config: its settings.
         host: name of this host.
+        devices: of this host.
         on_status: called with the id and status of each job that changed.
     """
 
@@ -44,11 +51,13 @@ class Supervisors:
         context: BackendContext,
         config: LocalConfig,
         host: str,
+        devices: HostDevices,
         on_status: Callable[[str, JobStatus], None],
     ) -> None:
         self._context = context
         self._config = config
         self._host = host
+        self._devices = devices
         self._on_status = on_status
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
@@ -90,6 +99,9 @@ class Supervisors:
 
             try:
                 return client.submit(spec, environ=environ, cwd=cwd, on_accepted=accepted)
+            except UnknownDevicesError as unknown:
+                # a supervisor learns of devices when they are asked for, and forgets at its end
+                self._offer(client, unknown.kinds)
             except SupervisorGoneError:
                 # it had nothing to do and ended, or was killed: what it had begun died with it
                 attempt += 1
@@ -126,6 +138,11 @@ class Supervisors:
         with self._lock:
             self._closed = True
         self.end()
+
+    def _offer(self, client: SupervisorClient, kinds: Iterable[str]) -> None:
+        devices, providers = self._devices.offer(kinds)
+        with contextlib.suppress(SupervisorGoneError):
+            client.offer(devices, providers)
 
     def _connect(self) -> SupervisorClient:
         with self._lock:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,13 +19,9 @@ import attrs
 
 from fiber.launch.supervisor import kernel
 from fiber.launch.supervisor.inherited import Inheritance, inherit
+from fiber.launch.supervisor.verdict import NOT_STARTED
 
-__all__ = ["NOT_STARTED", "ChildPlan", "become"]
-
-#: exit code of a child that never came to run what was asked for, as shells have it
-NOT_STARTED = 127
-
-_DEFAULT_ACTION = ("SIGCHLD", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+__all__ = ["ChildPlan", "become"]
 
 
 @attrs.frozen(kw_only=True)
@@ -51,8 +48,6 @@ class ChildPlan:
     private: bytes | None = attrs.field(repr=False)
     #: files to write this process's id to, before it allocates anything: control groups
     groups: Sequence[str] = ()
-    #: bytes of private memory, where no control group limits them
-    data_limit: int | None = None
     #: granted devices with the pickled provider of their kind
     devices: Sequence[tuple[bytes, Sequence[Any]]] = ()
     #: soft limit of descriptors that the supervisor was started with
@@ -110,19 +105,14 @@ def _set_up(plan: ChildPlan) -> None:
 
 
 def _limit(plan: ChildPlan) -> None:
-    import resource
-
     if plan.descriptor_limit is not None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (plan.descriptor_limit, hard))
-    if plan.data_limit is not None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (plan.data_limit, hard))
 
 
 def _reset_signals() -> None:
-    for name in _DEFAULT_ACTION:
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -140,8 +130,8 @@ def _execute(plan: ChildPlan) -> NoReturn:
         os.set_inheritable(descriptor, True)
         environ["FIBER_BOOTSTRAP"] = f"fd:{descriptor}"
     # an interpreter ignores these; a program expects them as the system has them
-    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)
     try:
         os.execvpe(plan.argv[0], list(plan.argv), environ)  # noqa: S606 - that is the job
     except OSError as error:

@@ -6,11 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import attrs
+
+from fiber.exceptions import ResourceError
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.channel import Channel
+from fiber.launch.supervisor.devices import DeviceQueue
+from fiber.launch.supervisor.environment import environment
 from fiber.launch.supervisor.jobs import JobEntry, JobTable
 from fiber.launch.supervisor.preload import preload
 from fiber.launch.supervisor.runner import JobRunner, Launch
+from fiber.model import Allocation
 
 __all__ = ["Desk"]
 
@@ -44,6 +50,8 @@ class Desk:
         self._ids = known_ids
         self._on_submit = on_submit
         self._on_shutdown = on_shutdown
+        self._devices = DeviceQueue()
+        self._waiting: dict[str, Launch] = {}
         self._ending: list[tuple[Channel, int]] = []
         self._closed = ""
         self._handlers: Mapping[type, Callable[[Channel, object], None]] = {
@@ -53,6 +61,7 @@ class Desk:
             messages.Kill: _typed(messages.Kill, self._kill),
             messages.Query: _typed(messages.Query, self._query),
             messages.Preload: _typed(messages.Preload, self._preload),
+            messages.Devices: _typed(messages.Devices, self._offer),
             messages.EndAll: _typed(messages.EndAll, self._end_all),
             messages.Shutdown: _typed(messages.Shutdown, self._shutdown),
         }
@@ -73,8 +82,17 @@ class Desk:
         """Refuse all further jobs."""
         self._closed = words
 
-    def job_ended(self) -> None:
-        """A job is no more: answer those who waited for that."""
+    def job_ended(self, job_id: str) -> None:
+        """A job is no more: start those that can have its devices, answer those who waited."""
+        self._waiting.pop(job_id, None)
+        for allocation in self._devices.release(job_id):
+            if self._closed:
+                continue
+            launch = self._waiting.pop(allocation.job_id)
+            self._runner.start(attrs.evolve(launch, grants=self._devices.grants(allocation)))
+        self._answer_endings()
+
+    def _answer_endings(self) -> None:
         for channel, number in tuple(self._ending):
             if not self._table.owned_by(channel.owner):
                 self._ending.remove((channel, number))
@@ -85,29 +103,61 @@ class Desk:
             self._refuse(channel, message, messages.Why.SUBMIT, self._closed)
             return
         spec = message.spec
+        counts = {kind: n for kind, n in spec.resources.devices.items() if n}
+        unknown = self._devices.unknown(counts)
+        if unknown:
+            self._refuse(channel, message, messages.Why.DEVICES, " ".join(unknown))
+            return
         job_id = self._new_id()
         self._on_submit()
 
-        def answer(words: str) -> None:
+        def answer(words: str, warnings: tuple[str, ...]) -> None:
             entry = self._table.get(job_id)
             if words or entry is None:
                 self._refuse(channel, message, messages.Why.SUBMIT, words)
                 return
             pids = tuple(p.pid for p in entry.processes if p.pid is not None)
-            channel.send(messages.Accepted(number=message.number, job_id=job_id, pids=pids))
+            channel.send(
+                messages.Accepted(
+                    number=message.number, job_id=job_id, pids=pids, warnings=warnings
+                )
+            )
 
-        environ = {k: v for k, v in message.environ.items() if k not in spec.unset_env}
-        environ.update(spec.env)
         launch = Launch(
             job_id=job_id,
             spec=spec,
-            environ=environ,
+            environ=environment(message.environ, spec),
             cwd=spec.cwd or message.cwd,
             owner=channel.owner,
             answer=answer,
         )
+        allocation: Allocation | None = None
+        if counts:
+            try:
+                allocation = self._devices.ask(job_id, counts)
+            except ResourceError as error:
+                # nobody has heard of that id
+                words = str(error).replace(repr(job_id), repr(spec.name))
+                self._refuse(channel, message, messages.Why.SUBMIT, words)
+                return
+        if counts and allocation is None:
+            self._hold(channel, message, launch)
+            return
+        if allocation is not None:
+            launch = attrs.evolve(launch, grants=self._devices.grants(allocation))
         self._table.add(job_id, owner=channel.owner, processes=spec.processes)
         self._runner.start(launch)
+
+    def _hold(self, channel: Channel, message: messages.Submit, launch: Launch) -> None:
+        self._waiting[launch.job_id] = attrs.evolve(launch, accepted=True)
+        self._table.add(
+            launch.job_id,
+            owner=channel.owner,
+            processes=launch.spec.processes,
+            waiting=self._devices.reason(launch.job_id),
+        )
+        channel.send(messages.Accepted(number=message.number, job_id=launch.job_id))
+        self._runner.hold(launch)
 
     def _signal(self, channel: Channel, message: messages.Signal) -> None:
         entry = self._entry(channel, message.job_id)
@@ -138,11 +188,19 @@ class Desk:
     def _preload(self, channel: Channel, message: messages.Preload) -> None:
         channel.send(messages.Done(number=message.number, words=preload(message.modules)))
 
+    def _offer(self, channel: Channel, message: messages.Devices) -> None:
+        try:
+            self._devices.offer(message.devices, message.providers)
+        except ResourceError as error:
+            self._refuse(channel, message, messages.Why.SUBMIT, str(error))
+            return
+        channel.send(messages.Done(number=message.number))
+
     def _end_all(self, channel: Channel, message: messages.EndAll) -> None:
         self._ending.append((channel, message.number))
         for job in self._table.owned_by(channel.owner):
             self._runner.kill(job)
-        self.job_ended()
+        self._answer_endings()
 
     def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
         if channel.owner is not None:

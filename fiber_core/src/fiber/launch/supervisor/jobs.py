@@ -58,6 +58,9 @@ class JobTable:
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._jobs
 
+    def __getitem__(self, job_id: str) -> JobEntry:
+        return self._jobs[job_id]
+
     def get(self, job_id: str) -> JobEntry | None:
         """The entry of a job, if it is known."""
         return self._jobs.get(job_id)
@@ -119,7 +122,7 @@ class JobTable:
         return entry
 
     def abandoned(self, job_id: str, verdict: Verdict) -> JobEntry:
-        """A job ended before any of its processes was started."""
+        """What was not started of a job never will be."""
         entry = self._jobs[job_id]
         entry.waiting = ""
         entry.processes = [
@@ -130,6 +133,8 @@ class JobTable:
                 exit_code=verdict.exit_code,
                 message=verdict.message,
             )
+            if process.pid is None
+            else process
             for process in entry.processes
         ]
         return entry

@@ -47,6 +47,7 @@ class Journal:
         self._on_failure = on_failure
         self._descriptor: int | None = None
         self._broken = False
+        self._start_time = start_time(os.getpid())
 
     def open(self) -> int | None:
         """Open the file; returns its descriptor, which the caller owns, or None."""
@@ -69,6 +70,7 @@ class Journal:
                 "processes": spec.processes,
                 "parent": None if owner is None else owner[0],
                 "host": host,
+                "supervisor": [os.getpid(), self._start_time],
                 "time": time.time(),
             }
         )
@@ -136,6 +138,8 @@ class JournaledJob:
     parent: str | None
     #: where it runs
     host: str
+    #: process id and start time of its supervisor
+    supervisor: tuple[int, float | None]
     #: when it was submitted, seconds since the epoch
     submitted: float
     #: when it ended, seconds since the epoch
@@ -177,7 +181,9 @@ class JournaledJob:
         )
 
     def _process(self, process: ProcessStatus, living: set[int]) -> ProcessStatus:
-        if process.state.is_terminal or process.pid is None or process.pid in living:
+        if process.state.is_terminal or process.pid in living:
+            return process
+        if process.pid is None and is_same(*self.supervisor):
             return process
         return attrs.evolve(
             process,
@@ -223,6 +229,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             argv=tuple(event["argv"]),
             parent=event["parent"],
             host=event["host"],
+            supervisor=(event["supervisor"][0], event["supervisor"][1]),
             submitted=event["time"],
             processes=[
                 ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])

@@ -16,15 +16,20 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def _prctl(option: int, argument: int | bytes) -> bool:
-    if sys.platform != "linux":
-        return False
-    import ctypes
+if sys.platform == "linux":
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
-    zero = ctypes.c_ulong(0)
-    return bool(libc.prctl(option, value, zero, zero, zero) == 0)
+    def _prctl(option: int, argument: int | bytes) -> bool:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+        zero = ctypes.c_ulong(0)
+        return bool(libc.prctl(option, value, zero, zero, zero) == 0)
+
+else:
+
+    def _prctl(option: int, argument: int | bytes) -> bool:  # noqa: ARG001 - as above
+        return False
 
 
 def die_with_parent(parent: int) -> bool:

@@ -177,8 +177,8 @@ class Why(enum.Enum):
 
     #: the job cannot be started
     SUBMIT = "submit"
-    #: this host will never have those devices
-    RESOURCES = "resources"
+    #: devices of these kinds were never offered, see :class:`Devices`; ``words`` has the kinds
+    DEVICES = "devices"
     #: the request makes no sense
     REQUEST = "request"
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -63,9 +62,7 @@ def _wait(children: list[int], deadline: float) -> None:
 
 
 def _children() -> list[int]:
-    """Children of this process; empty where the system cannot tell, and has no orphans for us."""
-    if sys.platform != "linux":
-        return []
+    """Children of this process; empty where there is no /proc, and are no orphans for us."""
     own = os.getpid()
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
@@ -74,7 +71,9 @@ def _children() -> list[int]:
 
 
 def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    with contextlib.suppress(OSError):
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return []
 
 
 def _parent(pid: int) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-__all__ = ["Change", "Ended", "reap"]
+__all__ = ["Change", "Ended", "kill_group", "reap", "signal_process"]
 
 
 @attrs.frozen
@@ -34,59 +34,59 @@ class Ended:
     peak_memory: int
 
 
-def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
-    """Yield what has happened since the last call; never waits.
+if sys.platform == "linux":
 
-    Args:
-        before: called with the id of a child that has ended, while that id can belong to nobody
-            else yet: the time to signal its group.
-    """
-    if sys.platform == "linux":
-        yield from _reap_gently(before)
-    else:
-        yield from _reap_at_once(before)
+    def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
+        """Yield what has happened since the last call; never waits.
 
+        Args:
+            before: called with the id of a child that has ended, while that id can belong to
+                nobody else yet: the time to signal its group.
+        """
+        everything = os.WEXITED | os.WSTOPPED | os.WCONTINUED
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, everything | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            pid = seen.si_pid
+            if seen.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+                yield Change(pid, seen.si_status)
+            elif seen.si_code == os.CLD_CONTINUED:
+                os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG)
+                yield Change(pid, None)
+            else:
+                before(pid)
+                _, status, usage = os.wait4(pid, 0)
+                # Linux counts in kilobytes
+                yield Ended(pid, status, usage.ru_maxrss * 1024)
 
-def _reap_gently(before: Callable[[int], None]) -> Iterator[Change | Ended]:
-    if sys.platform != "linux":
-        return
-    everything = os.WEXITED | os.WSTOPPED | os.WCONTINUED
-    while True:
-        try:
-            seen = os.waitid(os.P_ALL, 0, everything | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if seen is None:
-            return
-        pid = seen.si_pid
-        if seen.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
-            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
-            yield Change(pid, seen.si_status)
-        elif seen.si_code == os.CLD_CONTINUED:
-            os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG)
-            yield Change(pid, None)
-        else:
-            before(pid)
-            _, status, usage = os.wait4(pid, 0)
-            # Linux counts in kilobytes
-            yield Ended(pid, status, usage.ru_maxrss * 1024)
+else:
 
+    def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
+        """Yield what has happened since the last call; never waits.
 
-def _reap_at_once(before: Callable[[int], None]) -> Iterator[Change | Ended]:
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if os.WIFSTOPPED(status):
-            yield Change(pid, os.WSTOPSIG(status))
-        elif os.WIFCONTINUED(status):
-            yield Change(pid, None)
-        else:
-            before(pid)
-            yield Ended(pid, status, usage.ru_maxrss)
+        Args:
+            before: called with the id of a child that has just been reaped: where the system
+                cannot tell of it earlier, this is the time to signal its group.
+        """
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                yield Change(pid, os.WSTOPSIG(status))
+            elif os.WIFCONTINUED(status):
+                yield Change(pid, None)
+            else:
+                before(pid)
+                yield Ended(pid, status, usage.ru_maxrss)
 
 
 def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:

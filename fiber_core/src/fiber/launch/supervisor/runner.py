@@ -11,8 +11,10 @@ from pathlib import Path
 import attrs
 
 from fiber.launch.supervisor import reaper
+from fiber.launch.supervisor.cgroup import Confinement, Confiner
 from fiber.launch.supervisor.child import ChildPlan
 from fiber.launch.supervisor.descriptors import Descriptors
+from fiber.launch.supervisor.devices import Grant
 from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber.launch.supervisor.journal import Journal
 from fiber.launch.supervisor.loop import Loop, Timer
@@ -21,12 +23,17 @@ from fiber.launch.supervisor.output import LineTail
 from fiber.launch.supervisor.relay import LogFile, Relay
 from fiber.launch.supervisor.sink import Sink
 from fiber.launch.supervisor.spawn import Spawned, forks_entries, spawn
-from fiber.launch.supervisor.verdict import Verdict, judge
-from fiber.model import JobSpec, JobState, Reason, ReasonKind
+from fiber.launch.supervisor.verdict import ended_early, judge, not_started
+from fiber.model import JobSpec
 
 __all__ = ["JobRunner", "Launch"]
 
 _REPORT = 1 << 12
+_MB = 1 << 20
+#: seconds between attempts to remove a control group whose killed members have not ended, and how
+#: many there are
+_REMOVAL = 0.05
+_REMOVALS = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +50,12 @@ class Launch:
     cwd: str
     #: who asked
     owner: Owner
-    #: called once: with "" when it runs, else with the reason why it cannot
-    answer: Callable[[str], None]
+    #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
+    answer: Callable[[str, tuple[str, ...]], None]
+    #: granted devices
+    grants: tuple[Grant, ...] = ()
+    #: True where it was accepted before, to wait: what fails then is its end, and no refusal
+    accepted: bool = False
 
 
 @attrs.define(kw_only=True)
@@ -65,6 +76,8 @@ class _Running:
     answered: bool = False
     refused: str = ""
     deadline: Timer | None = None
+    confinement: Confinement | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class JobRunner:
@@ -116,8 +129,14 @@ class JobRunner:
         self._running: dict[str, _Running] = {}
         self._relays: set[Relay] = set()
         self._pid = os.getpid()
+        self._confiner = Confiner()
 
     # -- starting ---------------------------------------------------------------------------
+
+    def hold(self, launch: Launch) -> None:
+        """Write down a job that waits; :meth:`start` or :meth:`kill` follows."""
+        self._journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
+        self._on_changed(self._table[launch.job_id])
 
     def start(self, launch: Launch) -> None:
         """Fork the processes of a job that the table has already."""
@@ -127,19 +146,27 @@ class JobRunner:
             self._descriptors,
             self._on_notice,
         )
-        running = _Running(launch=launch, log=log)
+        confinement, warnings = self._confiner.confine(launch.job_id, spec.resources)
+        running = _Running(
+            launch=launch,
+            log=log,
+            confinement=confinement,
+            warnings=warnings,
+            answered=launch.accepted,
+        )
         self._running[launch.job_id] = running
         entry = spec.entry if forks_entries() else None
         for index in range(spec.processes):
             try:
                 self._fork(running, index, entry)
             except OSError as error:
-                self._refuse(running, f"cannot start a process: {error.strerror or error}")
+                self._give_up(running, f"cannot start a process: {error.strerror or error}")
                 return
-        self._journal.submitted(launch.job_id, spec, launch.owner, self._options.host)
+        if not launch.accepted:
+            self._journal.submitted(launch.job_id, spec, launch.owner, self._options.host)
         for index, process in running.processes.items():
             self._journal.started(launch.job_id, index, process.spawned.pid)
-        if entry is not None:
+        if entry is not None or launch.accepted:
             self._answer(running)
 
     def _fork(self, running: _Running, index: int, entry: str | None) -> None:
@@ -157,6 +184,8 @@ class JobRunner:
                 cwd=launch.cwd,
                 private=launch.spec.private,
                 descriptor_limit=self._descriptor_limit,
+                devices=launch.grants,
+                groups=() if running.confinement is None else running.confinement.files,
                 stdout=stdout,
                 stderr=stderr,
                 report=report,
@@ -205,14 +234,28 @@ class JobRunner:
 
     def _answer(self, running: _Running) -> None:
         running.answered = True
-        running.launch.answer("")
+        if running.launch.accepted:
+            for warning in running.warnings:
+                self._on_notice(f"{running.launch.spec.name}: {warning}")
+        else:
+            running.launch.answer("", running.warnings)
         entry = self._table.get(running.launch.job_id)
         if entry is not None:
             self._on_changed(entry)
 
+    def _give_up(self, running: _Running, words: str) -> None:
+        if not running.launch.accepted:
+            self._refuse(running, words)
+            return
+        entry = self._table.abandoned(running.launch.job_id, not_started(words))
+        self.kill(entry)
+        self._on_changed(entry)
+        if not entry.pids:
+            self._close(running, entry)
+
     def _refuse(self, running: _Running, words: str) -> None:
         running.refused = words
-        running.launch.answer(words)
+        running.launch.answer(words, ())
         entry = self._table.get(running.launch.job_id)
         if entry is None:
             return
@@ -245,20 +288,18 @@ class JobRunner:
             running.deadline = self._loop.call_later(grace, lambda: self.kill(entry))
 
     def kill(self, entry: JobEntry) -> None:
-        """SIGKILL to all groups of a job."""
+        """SIGKILL to all groups of a job; one that is no more is no error."""
+        if entry.id not in self._table:
+            return
         if entry.id not in self._running:
             self._abandon(entry, signal.SIGKILL)
             return
         self.signal(entry, None, signal.SIGKILL, group=True)
 
     def _abandon(self, entry: JobEntry, signum: int) -> None:
-        verdict = Verdict(
-            state=JobState.FAILED,
-            reason=Reason(ReasonKind.SIGNAL, signum),
-            exit_code=-signum,
-            message="ended as asked, before it was started",
-        )
-        self._table.abandoned(entry.id, verdict)
+        self._table.abandoned(entry.id, ended_early(signum))
+        for process in entry.processes:
+            self._journal.ended(entry.id, process)
         self._on_changed(entry)
         self._forget(entry.id)
 
@@ -291,11 +332,18 @@ class JobRunner:
         self._on_report(running, process)
         for relay in process.relays:
             relay.finish()
-        code = os.waitstatus_to_exitcode(event.wait_status)
+        signum = -os.waitstatus_to_exitcode(event.wait_status)
+        asked = signum in entry.asked
+        memory = running.launch.spec.resources.memory
         verdict = judge(
             event.wait_status,
             peak_memory=event.peak_memory,
-            asked=-code in entry.asked,
+            memory_limit=None if memory is None else memory * _MB,
+            out_of_memory=signum == signal.SIGKILL
+            and not asked
+            and running.confinement is not None
+            and running.confinement.ran_out_of_memory(),
+            asked=asked,
             failure=process.failure,
         )
         self._table.ended(
@@ -320,8 +368,16 @@ class JobRunner:
                 self._loop.forget(process.spawned.report)
                 self._descriptors.close(process.spawned.report)
         running.log.close()
+        if running.confinement is not None:
+            running.confinement.kill()
+            self._remove(running.confinement, _REMOVALS)
         del self._running[entry.id]
         self._forget(entry.id)
+
+    def _remove(self, confinement: Confinement, attempts: int) -> None:
+        # there is no event for the last member's end: the kernel offers one for version 2 only
+        if not confinement.remove() and attempts:
+            self._loop.call_later(_REMOVAL, lambda: self._remove(confinement, attempts - 1))
 
     def _forget(self, job_id: str) -> None:
         self._table.forget(job_id)

@@ -212,7 +212,7 @@ class Server:
             self._runner.kill(job)
 
     def _on_job_end(self, job_id: str) -> None:
-        self._desk.job_ended()
+        self._desk.job_ended(job_id)
         if len(self._table):
             return
         if self._closing or None not in self._channels:

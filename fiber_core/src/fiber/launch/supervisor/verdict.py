@@ -9,7 +9,10 @@ import attrs
 
 from fiber.model import JobState, Reason, ReasonKind
 
-__all__ = ["Verdict", "judge", "signal_name"]
+__all__ = ["NOT_STARTED", "Verdict", "ended_early", "judge", "not_started", "signal_name"]
+
+#: exit code of a process that never came to run what was asked for, as shells have it
+NOT_STARTED = 127
 
 _MB = 1 << 20
 
@@ -88,6 +91,26 @@ def judge(
         reason=Reason(ReasonKind.SIGNAL, -code),
         exit_code=code,
         message=message,
+    )
+
+
+def ended_early(signum: int) -> Verdict:
+    """The end of a process whose job was ended before it was started."""
+    return Verdict(
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.SIGNAL, signum),
+        exit_code=-signum,
+        message="ended as asked, before it was started",
+    )
+
+
+def not_started(words: str) -> Verdict:
+    """The end of a process that the system would not start."""
+    return Verdict(
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.START),
+        exit_code=NOT_STARTED,
+        message=words,
     )
 
 

@@ -1,0 +1,221 @@
+"""Limits of memory and CPU time by control groups of ours, one for each job that asks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from fiber.launch.cgroups import Group, own_groups
+from fiber.model import ResourceRequest
+
+__all__ = ["Confinement", "Confiner"]
+
+_MB = 1 << 20
+_PERIOD = 100_000
+#: the kernel takes no smaller quota
+_LEAST_QUOTA = 1_000
+_PREFIX = "fiber-"
+
+
+@attrs.define
+class Confinement:
+    """The groups of one job."""
+
+    #: its groups by controller; both are one folder in version 2
+    folders: dict[str, Path]
+    _counted: int = 0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files to which a process writes ``0`` in order to be confined."""
+        return tuple(str(folder / "cgroup.procs") for folder in sorted(set(self.folders.values())))
+
+    def ran_out_of_memory(self) -> bool:
+        """True where the kernel says that it killed for want of memory once more than last time."""
+        count = self._count_kills()
+        if count > self._counted:
+            self._counted += 1
+            return True
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL to all members, also those that left their process group."""
+        for folder in set(self.folders.values()):
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.kill").write_text("1")
+                continue
+            with contextlib.suppress(OSError):
+                for word in (folder / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(word), signal.SIGKILL)
+
+    def remove(self) -> bool:
+        """Remove the groups; False while a process in them has not quite ended."""
+        for controller, folder in tuple(self.folders.items()):
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                continue
+            del self.folders[controller]
+        return not self.folders
+
+    def _count_kills(self) -> int:
+        folder = self.folders.get("memory")
+        if folder is None:
+            return 0
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                for line in (folder / name).read_text().splitlines():
+                    key, _, value = line.partition(" ")
+                    if key == "oom_kill":
+                        return int(value)
+        return 0
+
+
+class Confiner:
+    """Makes groups for jobs, below this process's own or beside it, wherever that is allowed.
+
+    Args:
+        groups_of: the groups of this process for a controller.
+        attach: whether a process can move itself to a group by writing to this file.
+    """
+
+    def __init__(
+        self,
+        groups_of: Callable[[str], Iterable[Group]] = own_groups,
+        attach: Callable[[Path], bool] | None = None,
+    ) -> None:
+        self._groups_of = groups_of
+        self._attach = attach or _can_attach
+        self._parents: dict[str, Path | None] = {}
+        self._warned: set[str] = set()
+
+    def confine(
+        self, job_id: str, request: ResourceRequest
+    ) -> tuple[Confinement | None, tuple[str, ...]]:
+        """Make the groups that a request needs.
+
+        Returns:
+            The groups, None where none is needed or none can be had; and sentences about limits
+            that are not enforced, each said once.
+        """
+        wanted: dict[str, str] = {}
+        if request.memory is not None:
+            wanted["memory"] = f"the memory limit of {request.memory} MB"
+        if request.cpu is not None:
+            wanted["cpu"] = f"the limit of {request.cpu:g} CPUs"
+        folders: dict[str, Path] = {}
+        warnings = []
+        for controller, limit in wanted.items():
+            parent = self._parent(controller)
+            try:
+                if parent is None:
+                    msg = "no control group can be written here"
+                    raise OSError(msg)
+                folder = parent / f"{_PREFIX}{os.getpid()}-{job_id}"
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                folders[controller] = folder
+                _limit(folder, controller, request)
+            except OSError as error:
+                if controller not in self._warned:
+                    self._warned.add(controller)
+                    warnings.append(f"{limit} is not enforced: {error.strerror or error}")
+                unused = folders.pop(controller, None)
+                if unused is not None and unused not in folders.values():
+                    with contextlib.suppress(OSError):
+                        unused.rmdir()
+        return (Confinement(folders) if folders else None), tuple(warnings)
+
+    def _parent(self, controller: str) -> Path | None:
+        if controller not in self._parents:
+            self._parents[controller] = next(self._candidates(controller), None)
+        return self._parents[controller]
+
+    def _candidates(self, controller: str) -> Iterator[Path]:
+        for group in self._groups_of(controller):
+            # version 2 wants no processes beside sub-groups, so there ours go beside our own group
+            places = [group.folder] if group.version == 1 else group.upwards()
+            for place in places:
+                if group.version == 2 and not _offers(place, controller):
+                    continue
+                _sweep(place)
+                if self._is_usable(place, controller):
+                    yield place
+
+    def _is_usable(self, place: Path, controller: str) -> bool:
+        folder = place / f"{_PREFIX}{os.getpid()}-probe"
+        try:
+            folder.mkdir()
+        except OSError:
+            return False
+        try:
+            _limit(folder, controller, ResourceRequest(cpu=1, memory=1024))
+            return self._attach(folder / "cgroup.procs")
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _offers(place: Path, controller: str) -> bool:
+    """Whether sub-groups of a group of version 2 have the controller, asking for it if need be."""
+    control = place / "cgroup.subtree_control"
+    with contextlib.suppress(OSError):
+        if controller in control.read_text().split():
+            return True
+        control.write_text(f"+{controller}")
+        return True
+    return False
+
+
+def _limit(folder: Path, controller: str, request: ResourceRequest) -> None:
+    if controller == "memory" and request.memory is not None:
+        size = str(request.memory * _MB)
+        if (folder / "memory.max").exists():
+            (folder / "memory.max").write_text(size)
+            _try_write(folder / "memory.swap.max", "0")
+        else:
+            (folder / "memory.limit_in_bytes").write_text(size)
+            _try_write(folder / "memory.memsw.limit_in_bytes", size)
+    if controller == "cpu" and request.cpu is not None:
+        quota = max(_LEAST_QUOTA, round(request.cpu * _PERIOD))
+        if (folder / "cpu.max").exists():
+            (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
+        else:
+            (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+            (folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+
+def _try_write(path: Path, text: str) -> None:
+    # systems without swap accounting have no such file, and need none
+    with contextlib.suppress(OSError):
+        path.write_text(text)
+
+
+def _can_attach(procs: Path) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            procs.write_text("0")
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _sweep(place: Path) -> None:
+    """Remove groups that supervisors which were killed could not remove."""
+    for folder in place.glob(f"{_PREFIX}*-*"):
+        owner = folder.name[len(_PREFIX) :].partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
