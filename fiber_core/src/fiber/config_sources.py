@@ -26,16 +26,20 @@ _log = logging.getLogger("fiber.config")
 
 
 class OriginKind(enum.Enum):
-    """The four places a value can come from, weakest first."""
+    """The places a value can come from, weakest first."""
 
     #: nobody set it
     DEFAULT = "default"
+    #: nobody set it, and the environment decides: the backend
+    DETECTED = "detected"
     #: ``.fiberconfig`` or ``[tool.fiber]``
     FILE = "file"
     #: a ``FIBER_…`` variable
     ENVIRONMENT = "environment"
     #: an argument to ``fiber.init``
     ARGUMENT = "argument"
+    #: an option of the ``fiber`` command
+    OPTION = "option"
 
 
 @attrs.frozen
@@ -44,16 +48,18 @@ class Origin:
 
     #: the kind of place
     kind: OriginKind
-    #: name of the argument or variable, or ``path:line``; empty for defaults
+    #: name of the argument, variable or option, or ``path:line``; empty for defaults
     where: str = ""
 
     def __str__(self) -> str:
-        if self.kind is OriginKind.DEFAULT:
-            return "default"
+        if self.kind in {OriginKind.DEFAULT, OriginKind.DETECTED}:
+            return str(self.kind.value)
         if self.kind is OriginKind.ENVIRONMENT:
             return f"environment {self.where}"
         if self.kind is OriginKind.ARGUMENT:
             return f"argument {self.where} to fiber.init"
+        if self.kind is OriginKind.OPTION:
+            return f"option {self.where}"
         return self.where
 
 

@@ -114,10 +114,13 @@ def runs() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def is_stale(description: dict[str, Any]) -> bool:
     """True where the run's master is gone; a detached run is kept until it is collected."""
-    if description.get("detached"):
-        return False
+    return not description.get("detached") and not has_master(description)
+
+
+def has_master(description: dict[str, Any]) -> bool:
+    """True while the process that began the run lives."""
     pid, began = description.get("pid"), description.get("start_time")
-    return not (isinstance(pid, int) and isinstance(began, float) and is_alive(pid, began))
+    return isinstance(pid, int) and isinstance(began, float) and is_alive(pid, began)
 
 
 def sweep() -> list[str]:

@@ -1,0 +1,1 @@
+"""The ``fiber`` command: the same on every backend, a module per sub-command."""

@@ -1,0 +1,103 @@
+"""Follows one job to its end: its output, its exit code, and signals that end it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.cli.errors import after_signal
+from fiber.cli.watch import Watcher
+from fiber.exceptions import FiberError
+from fiber.model import JobState, ReasonKind
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+    from fiber.cli.session import Run, Session
+    from fiber.model import Job, JobSpec, JobStatus
+
+__all__ = ["attend", "exit_code"]
+
+#: seconds that a job has to end after Ctrl-C
+_GRACE = 5.0
+_NOT_STARTED = 127
+
+
+def attend(session: Session, run: Run, spec: JobSpec) -> int:
+    """Start a job, follow it, and return what this command ends with."""
+    job = session.submit(run.backend, spec)
+    watcher = Watcher(run.backend, run.id)
+    follows = not session.info.capabilities.output
+    with watcher.signals(), _copied(run.backend, job) if follows else contextlib.nullcontext():
+        status, signum = _to_the_end(session, run.backend, job, watcher)
+    if signum is not None:
+        return after_signal(signum)
+    if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:
+        click.echo(f"fiber: job {job.id}: {status.message or status.reason}", err=True)
+    return exit_code(status)
+
+
+def exit_code(status: JobStatus) -> int:
+    """The exit code of an ended job as shells give it: 128 and the signal for one that was killed."""
+    code = status.exit_code
+    if code is not None and not (code == 0 and status.state is JobState.FAILED):
+        return after_signal(-code) if code < 0 else code
+    if status.reason is not None and status.reason.kind is ReasonKind.START:
+        return _NOT_STARTED
+    return 1
+
+
+def _to_the_end(
+    session: Session, backend: Backend, job: Job, watcher: Watcher
+) -> tuple[JobStatus, int | None]:
+    """The terminal status, and the signal that asked this process to end, if one did."""
+    previous: JobStatus | None = None
+    asked: int | None = None
+    said = ""
+    while True:
+        event = watcher.get()
+        if isinstance(event, int):
+            if asked is None:
+                asked = event
+                backend.terminate(job, grace=_GRACE)
+                if event == signal.SIGINT and sys.stderr.isatty():
+                    click.echo(f"fiber: ending job {job.id}, again to kill it", err=True)
+            else:
+                backend.kill(job)
+            continue
+        assert event is not None
+        told, status = event
+        if told.id != job.id:
+            continue
+        session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
+        previous = status
+        if status.state.is_terminal:
+            return status, asked
+        if status.state is JobState.PENDING and status.message not in {"", said}:
+            said = status.message
+            click.echo(f"fiber: job {job.id} waits: {said}", err=True)
+
+
+@contextlib.contextmanager
+def _copied(backend: Backend, job: Job) -> Iterator[None]:
+    """In this block, and until the job's end, its lines are copied to stdout."""
+
+    def copy() -> None:
+        try:
+            for line in backend.logs(job, follow=True):
+                click.echo(line)
+        except FiberError as error:
+            click.echo(f"fiber: the output of job {job.id} is incomplete: {error}", err=True)
+        except BrokenPipeError:
+            # whoever read our output has gone; the job goes on, as it would anywhere
+            return
+
+    thread = threading.Thread(target=copy, name="fiber-output", daemon=True)
+    thread.start()
+    yield
+    thread.join()

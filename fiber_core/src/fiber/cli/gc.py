@@ -1,0 +1,73 @@
+"""``fiber gc``: removes what runs left that are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fiber.cli.options import backend_option
+from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from fiber.plugins import Plugins
+
+__all__ = ["command"]
+
+
+@click.command("gc", short_help="Remove what ended runs left.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@backend_option
+@click.pass_context
+def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
+    """Remove runs whose program has died, and detached runs whose jobs have all ended.
+
+    That is their logs, their folders on this host, and whatever else they left on their backend.
+    Runs of all backends are looked at, or of the one that is named.
+    """
+    from fiber.launch import rundir
+    from fiber.plugins import load_plugins
+
+    plugins = load_plugins()
+    wanted = None if backend is None else plugins.find_backend(backend).name
+    failed = False
+    for folder, description in rundir.runs():
+        name = str(description.get("backend", ""))
+        if wanted not in {None, name}:
+            continue
+        try:
+            why = _collect(plugins, name, folder, description, dry_run=dry_run)
+        except FiberError as error:
+            # the others can be collected all the same
+            click.echo(f"fiber: run {folder.name} is kept: {error}", err=True)
+            failed = True
+            continue
+        if why:
+            click.echo(f"{'Would remove' if dry_run else 'Removed'} run: {folder.name} ({why})")
+    ctx.exit(1 if failed else 0)
+
+
+def _collect(
+    plugins: Plugins, backend: str, folder: Path, description: dict[str, Any], *, dry_run: bool
+) -> str:
+    """Remove a run if it is over; returns why it is, "" where it is not."""
+    from fiber.cli.jobs import list_jobs
+    from fiber.cli.session import Session
+    from fiber.launch import rundir
+
+    if rundir.has_master(description):
+        # also the program that begins a detached run, and may not have submitted its job yet
+        return ""
+    with Session.load(backend, plugins=plugins).look() as loaded:
+        if description.get("detached"):
+            jobs = list_jobs(loaded, folder.name)
+            if not all(item.status.state.is_terminal for item in jobs):
+                return ""
+            why = "its jobs have ended"
+        else:
+            why = f"its program, process {description.get('pid')}, has died"
+        if not dry_run:
+            loaded.cleanup(folder.name)
+            rundir.remove(folder)
+    return why

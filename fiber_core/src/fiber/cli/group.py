@@ -1,0 +1,64 @@
+"""A group whose commands are imported when they are asked for, plugins' commands after its own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.exceptions import PluginError
+
+if TYPE_CHECKING:
+    from fiber.plugins import Plugins
+
+__all__ = ["BUILT_IN", "LazyGroup"]
+
+#: the core's own commands in the order of ``fiber --help``: each is ``command`` of its module
+BUILT_IN = ("run", "ps", "logs", "kill", "gc", "plugins", "config", "doctor")
+
+
+class LazyGroup(click.Group):
+    """Finds the core's commands without plugins, and asks those only for other names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The core's commands, then those of plugins."""
+        added = _plugins().commands()
+        return [*BUILT_IN, *sorted(set(added) - set(BUILT_IN))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name.
+
+        Raises:
+            PluginError: two plugins add it, or what is added is no command.
+        """
+        if cmd_name in BUILT_IN:
+            module = importlib.import_module(f"fiber.cli.{cmd_name}")
+            command: click.Command = module.command
+            return command
+        added: object = _plugins().find_command(cmd_name)
+        if added is None or isinstance(added, click.Command):
+            return added
+        msg = f"the command {cmd_name!r} of a plugin is no click command but {added!r}"
+        raise PluginError(msg)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; one that cannot be described is listed all the same."""
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        rows = [(name, self._describe(ctx, name, limit)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _describe(self, ctx: click.Context, name: str, limit: int) -> str:
+        try:
+            command = self.get_command(ctx, name)
+            return "" if command is None else command.get_short_help_str(limit)
+        except Exception as error:
+            return f"(broken: {error})"
+
+
+def _plugins() -> Plugins:
+    from fiber.plugins import load_plugins
+
+    return load_plugins()

@@ -1,0 +1,88 @@
+"""``fiber kill``: ends jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.cli.options import backend_option
+from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+    from fiber.cli.jobs import Listed
+    from fiber.model import Job
+
+__all__ = ["command"]
+
+#: seconds that a platform may take to end a job that was killed
+_PATIENCE = 15.0
+
+
+@click.command("kill", short_help="End jobs.")
+@click.option("--run", metavar="RUN", help="All jobs of a run.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between SIGTERM and SIGKILL.",
+)
+@click.option("--now", is_flag=True, help="SIGKILL at once.")
+@backend_option
+@click.argument("jobs", metavar="JOB...", nargs=-1)
+def command(
+    jobs: tuple[str, ...], run: str | None, grace: float, now: bool, backend: str | None
+) -> None:
+    """End each JOB: an id, the beginning of one, or a name. Returns when they have ended."""
+    from fiber.cli.jobs import find_job, list_jobs
+    from fiber.cli.session import Session
+
+    if bool(jobs) == bool(run):
+        msg = "name the jobs to end, or a run with --run"
+        raise click.UsageError(msg)
+    with Session.load(backend).look() as loaded:
+        listed = {item.job.id: item for item in list_jobs(loaded)}
+        known = [item.job for item in listed.values()]
+        meant = _of_run(known, run) if run else [find_job(known, word) for word in jobs]
+        _end(loaded, {job.id: listed[job.id] for job in meant}, 0.0 if now else grace, now=now)
+
+
+def _of_run(jobs: list[Job], word: str) -> list[Job]:
+    runs = sorted({job.run_id for job in jobs if job.run_id.startswith(word)})
+    if len(runs) != 1:
+        msg = f"no run is {word!r}; 'fiber ps -a' lists those there are"
+        if runs:
+            msg = f"{word!r} may mean {len(runs)} runs: {', '.join(runs)}; give more of the id"
+        raise FiberError(msg)
+    return [job for job in jobs if job.run_id == runs[0]]
+
+
+def _end(backend: Backend, meant: dict[str, Listed], grace: float, *, now: bool) -> None:
+    from fiber.cli.watch import Watcher
+
+    left: dict[str, Job] = {}
+    for job_id, item in meant.items():
+        if item.status.state.is_terminal:
+            click.echo(f"Ended before: {job_id}")
+        else:
+            left[job_id] = item.job
+    watcher = Watcher(backend, *sorted({job.run_id for job in left.values()}))
+    for job in left.values():
+        if now:
+            backend.kill(job)
+        else:
+            backend.terminate(job, grace=grace)
+    deadline = time.monotonic() + grace + _PATIENCE
+    while left:
+        event = watcher.get(until=deadline)
+        if not isinstance(event, tuple):
+            names = ", ".join(left)
+            msg = f"still there {grace + _PATIENCE:g} s after they were asked to end: {names}"
+            raise FiberError(msg)
+        job, status = event
+        if status.state.is_terminal and left.pop(job.id, None) is not None:
+            click.echo(f"Ended job: {job.id}")

@@ -1,0 +1,80 @@
+"""The ``fiber`` command itself: its options, its exit codes, and how errors are told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from fiber._version import __version__
+from fiber.cli.errors import INTERRUPTED, Failure, is_true
+from fiber.cli.group import LazyGroup
+from fiber.exceptions import FiberError
+
+__all__ = ["cli", "main"]
+
+log = logging.getLogger("fiber")
+
+
+class _Command(LazyGroup):
+    """The group with Fiber's errors, and Fiber's log on stderr."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the sub-command; its errors become messages and exit codes."""
+        debug = ctx.params["debug"] or is_true(os.environ.get("FIBER_DEBUG", ""))
+        with _logging(logging.DEBUG if debug else logging.WARNING):
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                ctx.exit(INTERRUPTED)
+            except (FiberError, Failure) as error:
+                if debug:
+                    traceback.print_exc()
+                if isinstance(error, Failure):
+                    raise
+                raise Failure(error) from error
+
+
+@click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="fiber %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks and all of Fiber's log.")
+def cli(debug: bool) -> None:
+    """Run programs as jobs, and look after the jobs of Fiber's runs.
+
+    Every command does the same on every backend: the one that --backend names, else FIBER_BACKEND
+    or the configuration file, else the one that is detected, else this machine.
+    """
+
+
+def main() -> None:
+    """Be the ``fiber`` program."""
+    for stream in (sys.stdout, sys.stderr):
+        # names and logs of jobs may have characters that the terminal has not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    cli(prog_name="fiber")
+
+
+@contextlib.contextmanager
+def _logging(level: int) -> Iterator[None]:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("fiber: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""``fiber ps``: lists jobs."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fiber.cli.options import backend_option, json_option
+
+if TYPE_CHECKING:
+    from fiber.cli.jobs import Listed
+
+__all__ = ["command"]
+
+_HEADERS = ("RUN", "JOB", "NAME", "STATE", "PID", "HOST", "AGE", "PROGRAM")
+_STYLES = {
+    "running": "green",
+    "pending": "yellow",
+    "suspended": "yellow",
+    "unknown": "yellow",
+    "failed": "red",
+}
+
+
+@click.command("ps", short_help="List jobs.")
+@click.option("-a", "--all", "everything", is_flag=True, help="List jobs that have ended, too.")
+@json_option
+@backend_option
+def command(everything: bool, as_json: bool, backend: str | None) -> None:
+    """List the jobs of all your runs on the backend, oldest first."""
+    from fiber.cli import show
+    from fiber.cli.jobs import list_jobs
+    from fiber.cli.session import Session
+
+    with Session.load(backend).look() as loaded:
+        listed = [
+            item for item in list_jobs(loaded) if everything or not item.status.state.is_terminal
+        ]
+    if as_json:
+        show.as_json([_data(item) for item in listed])
+    else:
+        now = time.time()
+        show.table(_HEADERS, [_row(item, now) for item in listed], styles=_STYLES)
+
+
+def _row(item: Listed, now: float) -> tuple[str, ...]:
+    from fiber.cli.show import age
+
+    job, status = item.job, item.status
+    state = status.state.value
+    if status.reason is not None and status.exit_code != 0:
+        state = f"{state} {status.reason}"
+    pids = [str(process.pid) for process in status.processes if process.pid is not None]
+    return (
+        job.run_id,
+        job.id,
+        job.name,
+        state,
+        ",".join(pids),
+        status.host or "",
+        "" if job.submitted is None else age(now - job.submitted),
+        shlex.join(job.argv),
+    )
+
+
+def _data(item: Listed) -> dict[str, Any]:
+    job, status = item.job, item.status
+    return {
+        "backend": job.backend,
+        "run": job.run_id,
+        "job": job.id,
+        "name": job.name,
+        "state": status.state.value,
+        "reason": None if status.reason is None else str(status.reason),
+        "exit_code": status.exit_code,
+        "message": status.message,
+        "host": status.host,
+        "submitted": job.submitted,
+        "argv": list(job.argv),
+        "processes": [
+            {
+                "index": process.index,
+                "pid": process.pid,
+                "state": process.state.value,
+                "exit_code": process.exit_code,
+            }
+            for process in status.processes
+        ],
+    }

@@ -1,0 +1,149 @@
+"""``fiber run``: starts a program as a job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.cli.errors import Failure
+from fiber.cli.options import backend_option, cpus, device, megabytes, volume
+from fiber.exceptions import SubmitError
+from fiber.model import JobSpec, ResourceRequest, Volume
+
+if TYPE_CHECKING:
+    from fiber.cli.session import Session
+
+__all__ = ["command"]
+
+#: belongs to one process of a run, and not to programs that are started from it
+_NOT_PASSED_ON = frozenset({"FIBER_BOOTSTRAP"})
+
+
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    short_help="Start a program as a job.",
+)
+@click.option("--gpu", type=click.IntRange(min=1), metavar="N", help="GPUs of the job.")
+@click.option(
+    "--device",
+    "devices",
+    type=device,
+    multiple=True,
+    metavar="KIND[=N]",
+    help="Devices of any kind that a resource provider is installed for.",
+)
+@click.option("--cpu", type=cpus, metavar="N", help="CPUs of the job, fractions allowed.")
+@click.option("--memory", type=megabytes, metavar="MB", help="Memory of the job in MB, or as 4Gi.")
+@click.option(
+    "-v",
+    "--volume",
+    "volumes",
+    type=volume,
+    multiple=True,
+    metavar="VOLUME[:PATH]",
+    help="Mount a volume, at /persistent if no path is given.",
+)
+@click.option("--image", metavar="IMAGE", help="Image that the job runs in.")
+@click.option("-a", "--attach", is_flag=True, help="Follow the job and end as it ends.")
+@click.option("--name", metavar="NAME", help="Name of the job.")
+@backend_option
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    words: tuple[str, ...],
+    gpu: int | None,
+    devices: tuple[tuple[str, int], ...],
+    cpu: float | None,
+    memory: int | None,
+    volumes: tuple[Volume, ...],
+    image: str | None,
+    attach: bool,
+    name: str | None,
+    backend: str | None,
+) -> None:
+    """Start COMMAND as a job, in which Fiber uses the same backend and settings.
+
+    COMMAND begins at the first word that is no option. Without --attach the job's id is printed
+    and the job goes on by itself. With it the job's output is shown, its exit code is returned,
+    and Ctrl-C ends it.
+    """
+    from fiber.cli.session import Session
+
+    session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
+    requested = dict(devices) | ({} if gpu is None else {"gpu": gpu})
+    _refuse_early(
+        session,
+        {
+            "cpu_limit": "" if cpu is None else "--cpu",
+            "memory_limit": "" if memory is None else "--memory",
+            "images": "" if image is None else f"--image {image}",
+            "volumes": "".join(f"-v {wanted.source}" for wanted in volumes[:1]),
+        },
+        attach=attach,
+    )
+    for kind in requested:
+        session.plugins.find_provider(kind)
+        session.require("devices", f"a job with devices ({kind})")
+    config = session.config
+    spec = JobSpec(
+        run_id="",
+        name=name or Path(words[0]).name or words[0],
+        argv=words,
+        env=_environment(session),
+        unset_env=_NOT_PASSED_ON,
+        cwd=str(Path.cwd()) if session.info.capabilities.same_host else None,
+        resources=ResourceRequest(cpu=config.cpu, memory=config.memory, devices=requested),
+        image=config.image if session.info.capabilities.images else None,
+        volumes=volumes,
+        detached=not attach,
+        log_prefix=config.log_prefix,
+    )
+    try:
+        ctx.exit(_attached(session, spec) if attach else _detached(session, spec))
+    except SubmitError as error:
+        code = _shell_code(words[0]) if session.info.capabilities.same_host else None
+        raise Failure(error, code) from error
+
+
+def _refuse_early(session: Session, asked: dict[str, str], *, attach: bool) -> None:
+    for capability, what in asked.items():
+        if what:
+            session.require(capability, what)
+    if not attach:
+        session.require("detached", "a job that goes on by itself (run without --attach)")
+    elif not session.info.capabilities.output:
+        session.require("follow_logs", "--attach")
+
+
+def _environment(session: Session) -> dict[str, str]:
+    named = {key: os.environ[key] for key in session.config.env if key in os.environ}
+    return {**named, **session.config.to_environ(), "FIBER_BACKEND": session.info.name}
+
+
+def _detached(session: Session, spec: JobSpec) -> int:
+    import attrs
+
+    with session.begin_run(detached=True) as run:
+        job = session.submit(run.backend, attrs.evolve(spec, run_id=run.id))
+        click.echo(f"Created job: {job.id}")
+    return 0
+
+
+def _attached(session: Session, spec: JobSpec) -> int:
+    import attrs
+
+    from fiber.cli.attach import attend
+
+    with session.begin_run() as run:
+        return attend(session, run, attrs.evolve(spec, run_id=run.id))
+
+
+def _shell_code(program: str) -> int:
+    """What a shell answers where a program is not found, and where it cannot be run."""
+    return 127 if shutil.which(program, mode=os.F_OK) is None else 126

@@ -1,0 +1,75 @@
+"""Waits for the ends of jobs, and for signals at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+    from fiber.model import Job, JobStatus
+
+__all__ = ["Watcher"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Watcher:
+    """The events of runs in one queue; its threads end when the backend is closed."""
+
+    def __init__(self, backend: Backend, *run_ids: str) -> None:
+        self._backend = backend
+        # put() may be called by a signal handler, in the middle of get()
+        self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int] = (
+            queue.SimpleQueue()
+        )
+        for run_id in run_ids:
+            name = f"fiber-watch-{run_id}"
+            threading.Thread(target=self._read, args=(run_id,), name=name, daemon=True).start()
+
+    def get(self, *, until: float | None = None) -> tuple[Job, JobStatus] | int | None:
+        """The next event or the number of a signal; None after ``until`` on the monotonic clock.
+
+        Raises:
+            Exception: what the backend's stream of events raised.
+        """
+        try:
+            timeout = None if until is None else max(0.0, until - time.monotonic())
+            item = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """In this block, signals that ask this process to end are events."""
+        # one that is ignored stays so: that is what nohup asks for
+        heard = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._heard) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heard(self, number: int, _: object) -> None:
+        self._queue.put(number)
+
+    def _read(self, run_id: str) -> None:
+        try:
+            for event in self._backend.events(run_id):
+                self._queue.put(event)
+        except Exception as error:
+            self._queue.put(error)
+        else:
+            # nobody reads this once the backend was closed on purpose
+            self._queue.put(BackendUnavailableError(f"the events of run {run_id} have ended"))
