@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,8 @@ class FakePlatform:
                 run_id=spec.run_id,
                 backend="fake",
                 data={"host": _HOST},
+                argv=spec.argv,
+                submitted=time.time(),
             )
             try:
                 allocation = self._allocator.allocate(job.id, spec.resources.devices)

@@ -11,7 +11,16 @@ import pytest
 
 from fiber.abc import Backend
 from fiber.exceptions import BackendError, ResourceError
-from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import (
+    BackendContext,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reason,
+    ReasonKind,
+)
 from fiber.model import ResourceRequest as Request
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
@@ -57,12 +66,8 @@ class Groups(Platform):
         with pytest.raises((BackendError, ResourceError)):
             kit.backend.submit_group([good[0], self.unacceptable(kit), good[1]], kit.patience)
 
-        alive = [
-            job
-            for job in kit.backend.list(kit.run_id)
-            if not kit.backend.status([job])[0].state.is_terminal
-        ]
-        assert alive == []
+        for job in kit.backend.list(kit.run_id):
+            assert kit.end(job).state is JobState.FAILED
 
     def test_undeclared_processes_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(
@@ -168,7 +173,10 @@ class Groups(Platform):
         self.refuses(kit.backend, "detached", lambda: kit.backend.submit(spec))
 
     def test_a_detached_job_outlives_its_submitter(
-        self, kit: Driver, reopen: Callable[[], Backend]
+        self,
+        kit: Driver,
+        reopen: Callable[[BackendContext], Backend],
+        context: BackendContext,
     ) -> None:
         self.need(kit.backend, "detached")
         detached = kit.submit(programs.sleep_forever(), detached=True)
@@ -177,7 +185,7 @@ class Groups(Platform):
 
         kit.backend.close()
 
-        later = reopen()
+        later = reopen(context)
         try:
             assert later.status([detached])[0].state is JobState.RUNNING
             alive = {

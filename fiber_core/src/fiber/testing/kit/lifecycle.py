@@ -99,15 +99,13 @@ class Lifecycle(Platform):
         assert kit.end(ended).exit_code == 3
         kit.until(running, lambda status: status.state is JobState.RUNNING, "running")
 
-    def test_events_of_another_run_do_not_come(self, kit: Driver) -> None:
+    def test_events_of_another_run_do_not_come(self, kit: Driver, other: Driver) -> None:
         kit.watch()
-        other = kit.submit(programs.exit_with(3), run_id="00c0ffee")
-        try:
-            kit.run(programs.exit_with(0))
+        job = other.submit(programs.exit_with(3))
+        other.end(job)
+        kit.run(programs.exit_with(0))
 
-            assert kit.said(other) == []
-        finally:
-            kit.backend.cleanup("00c0ffee")
+        assert kit.said(job) == []
 
     def test_status_of_many_comes_in_their_order(self, kit: Driver) -> None:
         jobs = [kit.submit(programs.exit_with(code)) for code in range(5)]
@@ -194,27 +192,47 @@ class Lifecycle(Platform):
         assert first.name == second.name == name
         assert [kit.end(job).state for job in (first, second)] == [JobState.SUCCEEDED] * 2
 
-    def test_jobs_are_listed_by_run(self, kit: Driver) -> None:
-        mine = kit.submit(programs.sleep_forever())
-        other = kit.submit(programs.sleep_forever(), run_id="00c0ffee")
-        try:
-            assert [job.id for job in kit.backend.list(kit.run_id)] == [mine.id]
-            assert {mine.id, other.id} <= {job.id for job in kit.backend.list()}
-        finally:
-            kit.backend.cleanup("00c0ffee")
+    def test_jobs_of_a_run_are_listed(self, kit: Driver) -> None:
+        jobs = [kit.submit(programs.sleep_forever()) for _ in range(2)]
 
-    def test_cleanup_ends_and_removes_a_run_and_no_other(self, kit: Driver) -> None:
-        other = kit.submit(programs.sleep_forever(), run_id="00c0ffee")
+        assert {job.id for job in kit.backend.list(kit.run_id)} == {job.id for job in jobs}
+
+    def test_jobs_are_listed_by_run(self, kit: Driver, other: Driver) -> None:
+        mine = kit.submit(programs.sleep_forever())
+        theirs = other.submit(programs.sleep_forever())
+
+        assert [job.id for job in kit.backend.list(kit.run_id)] == [mine.id]
+        assert [job.id for job in kit.backend.list(other.run_id)] == [theirs.id]
+        assert {mine.id, theirs.id} <= {job.id for job in kit.backend.list()}
+
+    def test_cleanup_ends_and_removes_a_run(self, kit: Driver) -> None:
         kit.submit(programs.sleep_forever())
         kit.run(programs.exit_with(0))
-        try:
-            kit.backend.cleanup(kit.run_id)
-            kit.backend.cleanup(kit.run_id)
 
-            assert list(kit.backend.list(kit.run_id)) == []
-            assert not kit.backend.status([other])[0].state.is_terminal
-        finally:
-            kit.backend.cleanup("00c0ffee")
+        kit.backend.cleanup(kit.run_id)
+        kit.backend.cleanup(kit.run_id)
+
+        assert list(kit.backend.list(kit.run_id)) == []
+
+    def test_cleanup_ends_no_other_run(self, kit: Driver, other: Driver) -> None:
+        theirs = other.submit(programs.sleep_forever())
+        kit.submit(programs.sleep_forever())
+
+        kit.backend.cleanup(kit.run_id)
+        kit.backend.close()
+
+        assert not other.backend.status([theirs])[0].state.is_terminal
+        other.backend.kill(theirs)
+        assert other.end(theirs).state is JobState.FAILED
+
+    def test_a_run_can_be_cleaned_up_by_another_program(self, kit: Driver, other: Driver) -> None:
+        theirs = other.submit(programs.sleep_forever())
+        # the stream is open before the end, so that it has the end to tell
+        other.until(theirs, lambda status: status.state is JobState.RUNNING, "running")
+
+        kit.backend.cleanup(other.run_id)
+
+        assert other.end(theirs).state is JobState.FAILED
 
     def test_cleanup_of_a_run_that_never_was_is_no_error(self, kit: Driver) -> None:
         kit.backend.cleanup("00c0ffee")

@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver
 from fiber.testing.kit.platform import Platform
@@ -97,3 +101,54 @@ class Output(Platform):
         kit.end(job)
 
         assert list(kit.backend.logs(job)) == []
+
+    def test_output_comes_to_the_submitter_as_it_was_written(
+        self, kit: Driver, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.need(kit.backend, "output")
+        capfd.readouterr()
+
+        kit.run(programs.print_text("to ünïcödé stdout\n".encode(), b"to stderr, no newline"))
+
+        assert _captured(capfd, kit, len("to stderr, no newline")) == (
+            "to ünïcödé stdout\n",
+            "to stderr, no newline",
+        )
+
+    def test_lines_of_many_jobs_are_not_mixed(
+        self, kit: Driver, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.need(kit.backend, "output")
+        capfd.readouterr()
+        jobs = [kit.submit(programs.print_text(f"{n:02}".encode() * 500 + b"\n")) for n in range(8)]
+        jobs.append(kit.submit(programs.print_text(b"", b"x")))
+        for job in jobs:
+            kit.end(job)
+
+        out, _ = _captured(capfd, kit, 1, lines=8)
+        assert sorted(out.split()) == [f"{n:02}" * 500 for n in range(8)]
+
+    def test_a_detached_job_writes_to_its_log_only(
+        self, kit: Driver, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.need(kit.backend, "output", "detached")
+        capfd.readouterr()
+
+        kit.run(programs.print_text(b"detached\n"), detached=True)
+        kit.run(programs.print_text(b"attached\n", b"x"))
+
+        assert _captured(capfd, kit, 1) == ("attached\n", "x")
+
+
+def _captured(
+    capfd: pytest.CaptureFixture[str], kit: Driver, errors: int, *, lines: int = 1
+) -> tuple[str, str]:
+    """What came to our descriptors, once so many lines and characters of errors are there."""
+    out = err = ""
+    deadline = time.monotonic() + kit.patience
+    while time.monotonic() < deadline and (out.count("\n") < lines or len(err) < errors):
+        # nobody tells when something was written to our own descriptors
+        time.sleep(0.01)
+        captured = capfd.readouterr()
+        out, err = out + captured.out, err + captured.err
+    return out, err

@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
+import attrs
 import pytest
 
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
+from fiber.launch import rundir
 from fiber.model import BackendContext, Capabilities, Volume
 from fiber.plugins import load_plugins
 from fiber.testing.kit.base import Kit
@@ -49,10 +50,24 @@ class Platform(Kit):
     @pytest.fixture
     def context(self, run_id: str) -> Iterator[BackendContext]:
         """What a backend is given when it is loaded."""
-        # pytest's own folders have names too long for a socket
-        directory = tempfile.mkdtemp(prefix="fk-")
-        yield BackendContext(run_id=run_id, run_directory=directory)
-        shutil.rmtree(directory)
+        directory = rundir.create(run_id, "kit")
+        yield BackendContext(run_id=run_id, run_directory=str(directory))
+        shutil.rmtree(directory, ignore_errors=True)
+
+    @pytest.fixture
+    def other(
+        self, reopen: Callable[[BackendContext], Backend], context: BackendContext
+    ) -> Iterator[Driver]:
+        """Another run on the same platform, as another program of the same user has."""
+        run_id = secrets.token_hex(4)
+        directory = rundir.create(run_id, "kit")
+        backend = reopen(attrs.evolve(context, run_id=run_id, run_directory=str(directory)))
+        driver = Driver(
+            backend, run_id, python=self.python, image=self.image, patience=self.patience
+        )
+        yield driver
+        driver.close()
+        shutil.rmtree(directory, ignore_errors=True)
 
     @pytest.fixture
     def backend(self) -> Backend:
@@ -66,8 +81,8 @@ class Platform(Kit):
         pytest.skip("the subclass has no fixture 'unreachable'")
 
     @pytest.fixture
-    def reopen(self, backend: Backend) -> Callable[[], Backend]:
-        """A function that makes another backend of the same run, as a later program would.
+    def reopen(self, backend: Backend) -> Callable[[BackendContext], Backend]:
+        """A function that makes another backend on the same platform, as another program would.
 
         Needed where ``detached`` is declared.
         """
@@ -108,7 +123,8 @@ class Platform(Kit):
                 f"{fixture!r} to prove it with",
                 pytrace=False,
             )
-        pytest.skip(f"{backend.name} does not declare {' or '.join(map(repr, capabilities))}")
+        words = " or ".join(map(repr, capabilities))
+        pytest.skip(f"{backend.name} does not declare {words}, and there is no {fixture!r}")
 
     def need(self, backend: Backend, *names: str) -> None:
         """Skip a test that needs what the backend does not declare."""

@@ -1,0 +1,36 @@
+"""The local backend and its plugin do what every backend and every plugin does."""
+
+import os
+
+import psutil
+import pytest
+
+from fiber.testing import BackendConformance, PluginConformance
+from fiber_local.backend import LocalBackend
+
+
+class TestLocalBackend(BackendConformance):
+    @pytest.fixture
+    def backend(self, context):
+        backend = LocalBackend(context)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def reopen(self):
+        return LocalBackend
+
+    def survivors(self, run_id):
+        found = []
+        for process in psutil.Process(os.getpid()).children(recursive=True):
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+
+class TestLocalPlugin(PluginConformance):
+    module = "fiber_local.plugin"
+    sdks = ("psutil", "pynng", "cryptography", "fiber_local.backend")
