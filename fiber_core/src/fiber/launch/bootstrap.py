@@ -29,6 +29,17 @@ ENTRY = "fiber.launch.bootstrap:main"
 MODULE = "fiber.launch.bootstrap"
 #: environment variable that tells an argv job where its instructions are
 VARIABLE = "FIBER_BOOTSTRAP"
+#: what every worker imports; a supervisor that forks them imports it once
+PRELOAD = (
+    "cloudpickle",
+    "fiber.config",
+    "fiber.dispatch.worker",
+    "fiber.launch.bootstrap",
+    "fiber.pool",
+    "fiber.runtime",
+    "multiprocessing.pool",
+    "multiprocessing.spawn",
+)
 #: seconds for which a parent that does not answer is dialled again
 PATIENCE = 3.0
 

@@ -22,6 +22,8 @@ log = logging.getLogger("fiber")
 _BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 #: so many in a row whose initializer raised, or could not be submitted, are enough
 _FEW = 3
+#: so many in a row, for each worker wished for, where others have come up before
+_MANY = 6
 #: seconds that a worker whose connection ended has until the supervisor tells how it died
 _VERDICT = 2.0
 
@@ -84,6 +86,7 @@ class Fleet:
         self._last_words = ""
         self._closing = False
         self._starting = 0
+        self._was_up = False
         # workers may ask, and be cut, before their submission has returned
         self._early_up: set[str] = set()
         #: seen at the last turn, to notice that this process itself was stopped
@@ -177,6 +180,7 @@ class Fleet:
         with self._changed:
             self._failures = 0
             self._broken = None
+            self._was_up = True
             member = self._members.get(ident)
             if member is None:
                 self._early_up.add(ident)
@@ -262,8 +266,7 @@ class Fleet:
             if stopped or cut:
                 member.fenced = True
                 return functools.partial(self._kill, member)
-        most = len(_BACKOFF) if self._broken is None else _FEW
-        if self._failures >= most and not self._closing:
+        if self._failures >= self._most_failures() and not self._closing:
             self._closing = True
             return self._give_up
         staying = sum(not m.leaving for m in self._members.values())
@@ -275,6 +278,12 @@ class Fleet:
         if self._closing and not self._members:
             return _STOP
         return None
+
+    def _most_failures(self) -> int:
+        if self._broken is not None:
+            return _FEW
+        # workers that did come up before show that they can; whoever kills them may stop
+        return len(_BACKOFF) if not self._was_up else _MANY * max(1, self._wanted)
 
     def _until_next(self) -> float | None:
         times = [self._retry_at] if self._wanted > len(self._members) else []

@@ -1,0 +1,139 @@
+"""The master, or the supervisor, is killed at a random moment; nobody and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import soak
+
+import fiber
+
+MASTER = """
+import multiprocessing, os, sys, time
+import fiber
+
+def work(n):
+    time.sleep(0.001)
+    return n
+
+def bystander(_):
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with fiber.Pool(3) as pool:
+        pool.map(work, range(10))
+        if sys.argv[1] == "forked":
+            other = multiprocessing.get_context("fork").Pool(2)
+            other.map_async(bystander, range(2))
+        child = fiber.Process(target=time.sleep, args=(600,))
+        child.start()
+        queue = fiber.Queue()
+        print("ready", flush=True)
+        while True:
+            pool.map(work, range(1000))
+            queue.put(queue.qsize())
+"""
+
+
+def marked(mark):
+    """The processes that have the mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FIBER_TEST_MASTER") == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def kill_master(tmp_path, mark, kind, delay):
+    script = tmp_path / f"master_{mark}.py"
+    script.write_text(MASTER)
+    runtime = tmp_path / f"r{mark}"
+    runtime.mkdir(mode=0o700)
+    environ = {**os.environ, "FIBER_TEST_MASTER": mark, "XDG_RUNTIME_DIR": str(runtime)}
+    # files, not pipes: whoever holds a pipe's end would keep us waiting
+    with open(tmp_path / f"out{mark}", "w") as out:
+        master = subprocess.Popen(
+            [sys.executable, str(script), kind],
+            env=environ,
+            stdout=out,
+            stderr=out,
+        )
+    deadline = time.monotonic() + 60
+    while "ready" not in (tmp_path / f"out{mark}").read_text():
+        assert master.poll() is None, (tmp_path / f"out{mark}").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(delay)
+    strangers = {p.pid for p in psutil.Process(master.pid).children()} if kind == "forked" else set()
+    master.kill()
+    master.wait(30)
+    return runtime, strangers
+
+
+def left_after(mark, runtime, strangers, seconds):
+    """What is left of a run so many seconds after its master's death, looking until it is nothing."""
+    deadline = time.monotonic() + seconds
+    while True:
+        processes = [p for p in marked(mark) if p.pid not in strangers]
+        files = [str(path) for path in (runtime / "fiber").iterdir()]
+        if not processes and not files:
+            return []
+        if time.monotonic() > deadline:
+            return [f"{p.pid} {p.name()}" for p in processes if p.is_running()] + files
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(1800 if soak.is_full() else 120)
+def test_a_killed_master_leaves_nothing(tmp_path):
+    for current in soak.rounds("dead master", 50, least=2):
+        rng = random.Random(current.seed)
+        mark = f"{os.getpid()}-{current.seed}"
+        runtime, _ = kill_master(tmp_path, mark, "plain", rng.uniform(0, 0.5))
+        assert left_after(mark, runtime, set(), 10) == []
+
+
+def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(tmp_path):
+    mark = f"{os.getpid()}-forked"
+    runtime, children = kill_master(tmp_path, mark, "forked", 0.2)
+    # the stdlib's pool, forked by the user, outlives its master: those are not ours
+    bystanders = {p for p in children if psutil.pid_exists(p) and "fork" not in _command(p)}
+    try:
+        left = left_after(mark, runtime, bystanders, 10)
+        assert left == []
+    finally:
+        for pid in bystanders:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _command(pid):
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def nap(n):
+    time.sleep(0.005)
+    return n
+
+
+def test_a_killed_supervisor_costs_no_task():
+    with fiber.Pool(3) as pool:
+        pool.map(nap, range(10))
+        result = pool.map_async(nap, range(600))
+        supervisor = psutil.Process(pool._pool[0].pid).parent()
+        assert supervisor.pid != os.getpid()
+        supervisor.kill()
+        assert result.get(60) == list(range(600))
+
+

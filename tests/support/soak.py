@@ -1,0 +1,67 @@
+"""How often a fault test repeats: the full count by ``tox -e soak``, about a fiftieth in CI.
+
+A soak run is seeded and resumable: each finished round is a line of JSON in the file that
+``FIBER_SOAK_LOG`` names, and a round that is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+#: CI runs this part of the full count
+PART = 50
+
+
+def is_full() -> bool:
+    """True where the full counts are asked for (``FIBER_SOAK=1``)."""
+    return os.environ.get("FIBER_SOAK", "") not in ("", "0")
+
+
+def count(full: int, *, least: int = 1) -> int:
+    """How often to repeat what the full run repeats ``full`` times; both are printed."""
+    now = full if is_full() else max(least, full // PART)
+    print(f"\n{now} of {full} (FIBER_SOAK=1 for all)")
+    return now
+
+
+@attrs.define
+class Round:
+    """One seeded repetition; :meth:`note` what was counted in it."""
+
+    name: str
+    seed: int
+    facts: dict[str, Any] = attrs.field(factory=dict)
+
+    def note(self, **facts: Any) -> None:
+        """Remember what was counted."""
+        self.facts.update(facts)
+
+
+def rounds(name: str, full: int, *, least: int = 1) -> Iterator[Round]:
+    """The rounds of a test that are still to be run, each with its seed."""
+    log = os.environ.get("FIBER_SOAK_LOG")
+    done = _done(Path(log), name) if log and is_full() else set()
+    for seed in range(count(full, least=least)):
+        if seed in done:
+            continue
+        current = Round(name, seed)
+        began = time.monotonic()
+        yield current
+        current.note(seconds=round(time.monotonic() - began, 3))
+        if log:
+            with open(log, "a") as stream:
+                stream.write(json.dumps({"test": name, "seed": seed, **current.facts}) + "\n")
+
+
+def _done(log: Path, name: str) -> set[int]:
+    if not log.exists():
+        return set()
+    lines = (json.loads(line) for line in log.read_text().splitlines() if line)
+    return {line["seed"] for line in lines if line["test"] == name}
