@@ -14,7 +14,7 @@ import attrs
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
 from fiber.launch.cpus import cpu_count, memory_total
-from fiber.launch.supervisor.journal import JournaledJob, read_journal
+from fiber.launch.supervisor.journal import JournaledJob
 from fiber.launch.supervisor.messages import Accepted
 from fiber.model import (
     BackendContext,
@@ -25,17 +25,22 @@ from fiber.model import (
     JobStatus,
     Reach,
     ReachKind,
+    Reason,
+    ReasonKind,
 )
 from fiber_local import host
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 from fiber_local.feed import StatusFeed
+from fiber_local.follower import JournalFollower
 from fiber_local.logfile import read_log
 from fiber_local.supervisors import Supervisors
 
 __all__ = ["LocalBackend"]
 
 log = logging.getLogger("fiber")
+
+_LOST = Reason(ReasonKind.NODE_LOST)
 
 
 class LocalBackend(Backend):
@@ -75,7 +80,9 @@ class LocalBackend(Backend):
             jobs.append(self._job(plain, reply))
             self._feed.add(jobs[-1], spec.run_id, self._host)
 
-        reply = self._supervisors.submit(plain, accepted, cwd=_cwd())
+        supervisors = self._supervisors
+        start = supervisors.submit_detached if spec.detached else supervisors.submit
+        reply = start(plain, accepted, cwd=_cwd())
         for warning in reply.warnings:
             log.warning("%s: %s", spec.name, warning)
         return jobs[-1]
@@ -98,8 +105,17 @@ class LocalBackend(Backend):
             raise
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Changes of the jobs that were submitted here."""
-        return self._feed.events(run_id)
+        """Changes of the jobs of a run.
+
+        Of the run of this backend these are the jobs submitted here, and those that others had
+        submitted when the stream was opened; of other runs all.
+        """
+        follower = JournalFollower(
+            lambda: self._journaled_run(run_id),
+            self._is_ours,
+            is_open=run_id != self._context.run_id,
+        )
+        return self._feed.events(run_id, follower)
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """The present status of jobs, also of other processes of this host."""
@@ -144,19 +160,16 @@ class LocalBackend(Backend):
         """Jobs of one run or of all runs of this user on this host, ended ones included."""
         return [
             job.job(self.name, str(directory))
-            for directory in host.directories(self._context.run_directory, run_id)
-            for job in read_journal(directory).values()
-            if run_id is None or job.run_id == run_id
+            for directory, job in host.jobs(self._context.run_directory, run_id)
         ]
 
     def cleanup(self, run_id: str) -> None:
         """End the jobs of a run and remove what they left."""
         if run_id == self._context.run_id:
             self._supervisors.end()
-        for directory in tuple(host.directories(self._context.run_directory, run_id)):
-            for job in read_journal(directory).values():
-                if job.run_id == run_id:
-                    host.end_processes(job, None)
+        jobs = list(host.jobs(self._context.run_directory, run_id))
+        host.end_all([job for _, job in jobs])
+        for directory in dict.fromkeys(directory for directory, _ in jobs):
             host.forget(directory)
 
     # -- the platform -------------------------------------------------------------------------
@@ -172,8 +185,10 @@ class LocalBackend(Backend):
         return Reach(ReachKind.DIRECT, "both are processes of this host")
 
     def check(self) -> Iterable[Check]:
-        """Check this host."""
-        return ()
+        """Check this host, with a supervisor and a job of their own."""
+        from fiber_local.checks import run_checks
+
+        return run_checks(self._context.providers)
 
     def close(self) -> None:
         """End all jobs that are not detached, and the supervisor."""
@@ -206,7 +221,20 @@ class LocalBackend(Backend):
 
     def _status(self, job: Job) -> JobStatus:
         status = self._feed.status(job.id)
-        return self._journaled(job).status() if status is None else status
+        if status is not None:
+            return status
+        status = self._journaled(job).status()
+        if status.reason == _LOST:
+            # the supervisor may have written down the end and ended between our two looks
+            status = self._journaled(job).status()
+        return status
+
+    def _journaled_run(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        for directory, found in host.jobs(self._context.run_directory, run_id):
+            job = found.job(self.name, str(directory))
+            if not self._is_ours(job):
+                status = found.status()
+                yield job, self._status(job) if status.reason == _LOST else status
 
     def _journaled(self, job: Job) -> JournaledJob:
         directory = job.data.get("directory")

@@ -8,11 +8,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from fiber.model import Job, JobState, JobStatus
+from fiber_local.follower import JournalFollower
 
 __all__ = ["StatusFeed"]
 
 #: ended jobs that are remembered; the journal knows the others
 _REMEMBERED = 10_000
+#: seconds between two looks at journals that other processes write: files have no event that every
+#: system offers
+_LOOK = 0.1
 
 
 class _Subscription:
@@ -92,8 +96,15 @@ class StatusFeed:
         with self._changed:
             return self._changed.wait_for(placed, timeout)
 
-    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """The present status of a run's jobs, then every change, until :meth:`close`."""
+    def events(
+        self, run_id: str, follower: JournalFollower | None = None
+    ) -> Iterator[tuple[Job, JobStatus]]:
+        """The present status of a run's jobs, then every change, until :meth:`close`.
+
+        Args:
+            run_id: the run.
+            follower: tells of jobs that other processes submitted.
+        """
         subscription = _Subscription(run_id)
         with self._changed:
             for job, status, run in self._jobs.values():
@@ -103,7 +114,7 @@ class StatusFeed:
                 subscription.queue.put(None)
             else:
                 self._subscriptions.append(subscription)
-        return self._drain(subscription)
+        return self._drain(subscription, follower)
 
     def close(self) -> None:
         """End all streams, after what they still have to tell. Idempotent."""
@@ -118,9 +129,20 @@ class StatusFeed:
         known = self._jobs.get(job_id)
         return self._closed or known is None or known[1].state.is_terminal
 
-    def _drain(self, subscription: _Subscription) -> Iterator[tuple[Job, JobStatus]]:
+    def _drain(
+        self, subscription: _Subscription, follower: JournalFollower | None
+    ) -> Iterator[tuple[Job, JobStatus]]:
         try:
-            while (item := subscription.queue.get()) is not None:
+            while True:
+                following = follower is not None and follower.goes_on
+                if follower is not None and following:
+                    yield from follower.changes()
+                try:
+                    item = subscription.queue.get(timeout=_LOOK if following else None)
+                except queue.Empty:
+                    continue
+                if item is None:
+                    return
                 yield item
         finally:
             with self._changed:

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fiber.launch import rundir
 from fiber.launch.pids import is_same
 from fiber.launch.supervisor.journal import JOURNAL, JournaledJob, read_journal
 from fiber.launch.supervisor.kernel import ProcessWatch
+from fiber.launch.supervisor.orphans import DETACHED_TITLE
 
-__all__ = ["directories", "end_processes", "find", "forget", "signal_processes"]
+__all__ = ["end_all", "end_processes", "find", "forget", "jobs", "signal_processes"]
+
+#: seconds that killed processes may take to end
+_KILLED = 5.0
 
 
-def directories(own: str | None, run_id: str | None) -> Iterator[Path]:
-    """Run directories of this user that have a journal.
+def jobs(own: str | None, run_id: str | None) -> Iterator[tuple[Path, JournaledJob]]:
+    """Jobs of this user with their run directories, as journals tell of them.
 
     Args:
-        own: one that is looked at in any case.
+        own: a run directory that is looked at wherever it is.
         run_id: only that run's; None: all.
     """
-    seen: set[Path] = set()
-    candidates = [] if own is None else [Path(own)]
-    candidates += sorted(rundir.run_root().iterdir())
-    for folder in candidates:
-        if folder not in seen and (folder / JOURNAL).is_file():
-            seen.add(folder)
-            if run_id is None or folder.name == run_id or folder == Path(own or os.devnull):
-                yield folder
+    folders = [] if own is None else [Path(own)]
+    folders += sorted(rundir.run_root().iterdir())
+    for folder in dict.fromkeys(folders):
+        if run_id is None or folder.name == run_id or str(folder) == own:
+            for job in read_journal(folder).values():
+                if run_id is None or job.run_id == run_id:
+                    yield folder, job
 
 
 def find(directory: str, job_id: str) -> JournaledJob | None:
@@ -70,13 +75,8 @@ def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | 
     signal_processes(job, signal.SIGTERM)
 
     def enforce() -> None:
-        import select
-
         for pid in living:
-            with contextlib.suppress(OSError), contextlib.closing(ProcessWatch(pid)) as watch:
-                poll = select.poll()
-                poll.register(watch.fileno(), select.POLLIN)
-                poll.poll(grace * 1000)
+            _await_end(pid, grace)
             _kill_group(pid, job)
 
     thread = threading.Thread(target=enforce, name=f"fiber-end-{job.id}", daemon=True)
@@ -84,10 +84,35 @@ def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | 
     return thread
 
 
+def end_all(ending: Sequence[JournaledJob]) -> None:
+    """Kill jobs of one run and wait for their end, and for supervisors that end with them."""
+    waited = {pid for job in ending for pid in job.living()}
+    waited |= {job.supervisor[0] for job in ending if is_detached(job.supervisor[0])}
+    for job in ending:
+        end_processes(job, None)
+    deadline = time.monotonic() + _KILLED
+    for pid in waited:
+        _await_end(pid, max(0.0, deadline - time.monotonic()))
+
+
+def is_detached(supervisor: int) -> bool:
+    """True where that process supervises a detached job and ends with it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{supervisor}/comm").read_text().strip() == DETACHED_TITLE
+    return False
+
+
+def _await_end(pid: int, patience: float) -> None:
+    with contextlib.suppress(OSError), contextlib.closing(ProcessWatch(pid)) as watch:
+        poll = select.poll()
+        poll.register(watch.fileno(), select.POLLIN)
+        poll.poll(patience * 1000)
+
+
 def forget(directory: Path) -> None:
     """Remove what jobs left in a run directory, and the directory itself where its run is over."""
     description = rundir.describe(directory)
-    if description is not None and (description.get("detached") or rundir.is_stale(description)):
+    if description is not None and not rundir.has_master(description):
         shutil.rmtree(directory, ignore_errors=True)
         return
     with contextlib.suppress(FileNotFoundError):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from fiber.exceptions import BackendUnavailableError
 from fiber.launch import rundir
+from fiber.launch.bootstrap import PRELOAD
 from fiber.launch.supervisor import claim_channel, release_channel
 from fiber.launch.supervisor.client import (
     SupervisorClient,
@@ -21,14 +21,13 @@ from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
 from fiber.launch.supervisor.start import start_supervisor
 from fiber.model import BackendContext, JobSpec, JobStatus
 from fiber_local.config import LocalConfig
+from fiber_local.detached import start_detached
 from fiber_local.devices import HostDevices
 
 __all__ = ["Supervisors"]
 
 log = logging.getLogger("fiber")
 
-#: what every worker needs; imported once in the supervisor
-_PRELOAD = ("fiber.launch.bootstrap",)
 #: supervisors that may be lost while they start one job
 _ATTEMPTS = 3
 #: seconds of silence on this host that no scheduler explains
@@ -62,6 +61,7 @@ class Supervisors:
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
         self._former: list[SupervisorClient] = []
+        self._detached: list[SupervisorClient] = []
         self._by_job: dict[str, SupervisorClient] = {}
         self._closed = False
 
@@ -88,25 +88,61 @@ class Supervisors:
             ResourceError: this host will never have the devices.
             BackendUnavailableError: no supervisor could be started, or kept.
         """
-        environ = dict(os.environ)
         attempt = 0
         while True:
-            client = self._connect()
-
-            def accepted(reply: Accepted, client: SupervisorClient = client) -> None:
-                self._by_job[reply.job_id] = client
-                on_accepted(reply)
-
             try:
-                return client.submit(spec, environ=environ, cwd=cwd, on_accepted=accepted)
-            except UnknownDevicesError as unknown:
-                # a supervisor learns of devices when they are asked for, and forgets at its end
-                self._offer(client, unknown.kinds)
+                return self._submit(self._connect(), spec, on_accepted, cwd)
             except SupervisorGoneError:
                 # it had nothing to do and ended, or was killed: what it had begun died with it
                 attempt += 1
                 if attempt == _ATTEMPTS:
                     raise
+
+    def submit_detached(
+        self, spec: JobSpec, on_accepted: Callable[[Accepted], None], *, cwd: str
+    ) -> Accepted:
+        """Start a job that outlives this process, on a supervisor of its own.
+
+        Args:
+            spec: the job.
+            on_accepted: as in :meth:`submit`.
+            cwd: likewise.
+        """
+        self._check_open()
+        client = start_detached(
+            self.directory,
+            run_id=spec.run_id,
+            host=self._host,
+            preload=PRELOAD if spec.entry else (),
+            on_status=self._changed,
+            on_notice=log.warning,
+            on_end=self._ended,
+            lease=self._context.lease or _LEASE,
+        )
+        with self._lock:
+            self._detached = [c for c in self._detached if c.is_running]
+            self._detached.append(client)
+        return self._submit(client, spec, on_accepted, cwd)
+
+    def _submit(
+        self,
+        client: SupervisorClient,
+        spec: JobSpec,
+        on_accepted: Callable[[Accepted], None],
+        cwd: str,
+    ) -> Accepted:
+        def accepted(reply: Accepted) -> None:
+            self._by_job[reply.job_id] = client
+            on_accepted(reply)
+
+        environ = dict(os.environ)
+        while True:
+            try:
+                return client.submit(spec, environ=environ, cwd=cwd, on_accepted=accepted)
+            except UnknownDevicesError as unknown:
+                # a supervisor learns of devices when they are asked for, and forgets at its end
+                devices, providers = self._devices.offer(unknown.kinds)
+                client.offer(devices, providers)
 
     def tell(self, job_id: str, what: Callable[[SupervisorClient], None]) -> None:
         """Ask something of the supervisor of a job; nothing happens where both have ended."""
@@ -134,21 +170,17 @@ class Supervisors:
             client.close()
 
     def close(self) -> None:
-        """End the supervisors for good. Idempotent."""
+        """End the supervisors for good, save those of detached jobs. Idempotent."""
         with self._lock:
             self._closed = True
+            detached, self._detached = self._detached, []
         self.end()
-
-    def _offer(self, client: SupervisorClient, kinds: Iterable[str]) -> None:
-        devices, providers = self._devices.offer(kinds)
-        with contextlib.suppress(SupervisorGoneError):
-            client.offer(devices, providers)
+        for client in detached:
+            client.leave()
 
     def _connect(self) -> SupervisorClient:
         with self._lock:
-            if self._closed:
-                msg = "the local backend was closed; make another one to start jobs"
-                raise BackendUnavailableError(msg)
+            self._check_open()
             if self._client is not None and self._client.has_ended:
                 self._former = [c for c in self._former if c.is_running]
                 self._former.append(self._client)
@@ -156,6 +188,11 @@ class Supervisors:
             if self._client is None:
                 self._client = self._inherit() or self._start()
             return self._client
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "the local backend was closed; make another one to start jobs"
+            raise BackendUnavailableError(msg)
 
     def _inherit(self) -> SupervisorClient | None:
         channel = claim_channel(self.directory)
@@ -177,7 +214,7 @@ class Supervisors:
             run_directory=directory,
             master=os.getpid(),
             host=self._host,
-            preload=(*_PRELOAD, *self._config.preload),
+            preload=(*PRELOAD, *self._config.preload),
             idle_exit=self._config.idle_exit,
             # a process that only takes part in the run must not remove what others use
             remove_directory=description is None or description.get("pid") == os.getpid(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -160,12 +161,15 @@ class JournaledJob:
         )
 
     def status(self) -> JobStatus:
-        """Its status now: what was written down, held against the processes that live.
+        """Its status now: what was written down, held against the supervisor that writes it.
 
-        Processes that are gone without a word were lost with their supervisor.
+        What was not said to have ended when the supervisor was lost was lost with it.
         """
-        living = set(self.living())
-        return combine([self._process(p, living) for p in self.processes], host=self.host)
+        is_watched = is_same(*self.supervisor)
+        return combine(
+            [p if p.state.is_terminal or is_watched else _lost(p) for p in self.processes],
+            host=self.host,
+        )
 
     def job(self, backend: str, directory: str) -> Job:
         """The job as users of a backend know it."""
@@ -180,18 +184,15 @@ class JournaledJob:
             submitted=self.submitted,
         )
 
-    def _process(self, process: ProcessStatus, living: set[int]) -> ProcessStatus:
-        if process.state.is_terminal or process.pid in living:
-            return process
-        if process.pid is None and is_same(*self.supervisor):
-            return process
-        return attrs.evolve(
-            process,
-            state=JobState.FAILED,
-            reason=Reason(ReasonKind.NODE_LOST),
-            exit_code=-9,
-            message="lost with its supervisor",
-        )
+
+def _lost(process: ProcessStatus) -> ProcessStatus:
+    return attrs.evolve(
+        process,
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.NODE_LOST),
+        exit_code=-signal.SIGKILL,
+        message="lost with its supervisor",
+    )
 
 
 def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
@@ -209,7 +210,7 @@ def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
 def _events(path: Path) -> Iterator[dict[str, Any]]:
     try:
         text = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for line in text.splitlines():
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from fiber.launch.supervisor import kernel
@@ -27,6 +28,8 @@ def main(descriptor: int) -> NoReturn:
     if options.detached and os.fork():
         # the starter waits for the first of the two only
         os._exit(0)
+    if options.detached:
+        _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = _raise_descriptor_limit()
     failures = preload(options.preload)
@@ -79,6 +82,15 @@ def _fill_standard_descriptors() -> None:
                 os.dup2(null, number)
                 os.close(null)
             os.set_inheritable(number, True)
+
+
+def _leave_terminal(run_directory: str) -> None:
+    # whoever reads the starter's output must not wait for the end of this process
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log = os.open(Path(run_directory, "supervisor.log"), flags, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def _raise_descriptor_limit() -> int:

@@ -32,11 +32,13 @@ def encode(message: object) -> bytes:
     Raises:
         WireError: it is larger than a frame can be, or cannot be pickled.
     """
+    buffer = io.BytesIO()
     try:
-        payload = pickle.dumps(message, protocol=5)
+        _Pickler(buffer, protocol=5).dump(message)
     except Exception as error:
         msg = f"a {type(message).__name__} for the supervisor cannot be pickled: {error}"
         raise WireError(msg) from error
+    payload = buffer.getvalue()
     if len(payload) > MAX_FRAME:
         msg = (
             f"a {type(message).__name__} of {len(payload)} bytes is larger than the {MAX_FRAME} "
@@ -100,6 +102,20 @@ def _member(kind: Any, name: str) -> enum.Enum:
     return kind[name]
 
 
+def _is_ours(module: str) -> bool:
+    return module.startswith(("fiber.model.", "fiber.launch.supervisor."))
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        # called for what is no plain value: refused here, where its sender is told
+        kind = value if isinstance(value, type) else type(value)
+        if not _is_ours(kind.__module__) and kind.__module__ != "builtins":
+            msg = f"{value!r} is no plain value"
+            raise pickle.PicklingError(msg)
+        return NotImplemented
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
@@ -107,7 +123,7 @@ class _Unpickler(pickle.Unpickler):
             return _member
         if module == "builtins" and name in _BUILTINS:
             return super().find_class(module, name)
-        if module.startswith(("fiber.model.", "fiber.launch.supervisor.")) and "." not in name:
+        if _is_ours(module) and "." not in name:
             found = super().find_class(module, name)
             if isinstance(found, type) and found.__module__ == module:
                 return found

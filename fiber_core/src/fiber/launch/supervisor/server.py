@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fiber.launch import rundir
 from fiber.launch.supervisor import kernel, messages, orphans
 from fiber.launch.supervisor.channel import Channel
 from fiber.launch.supervisor.descriptors import Descriptors
@@ -186,7 +187,12 @@ class Server:
             channel.send(message)
 
     def _notice(self, words: str) -> None:
-        self._send(None, messages.Notice(words=words))
+        if None in self._channels:
+            self._send(None, messages.Notice(words=words))
+        else:
+            # the log of a detached supervisor, or the terminal that a master left
+            with contextlib.suppress(OSError):
+                os.write(2, f"fiber: {words}\n".encode())
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -260,10 +266,16 @@ class Server:
         self._runner.close_output()
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
-        if self._remove:
+        if self._remove and not _is_kept(self._options.run_directory):
             shutil.rmtree(self._options.run_directory, ignore_errors=True)
         for reply in self._replies:
             reply()
         for channel in tuple(self._channels.values()):
             channel.flush(_LAST_PATIENCE)
             channel.close()
+
+
+def _is_kept(directory: str) -> bool:
+    """True for the directory of a run that has detached jobs."""
+    description = rundir.describe(Path(directory))
+    return description is not None and bool(description.get("detached"))

@@ -1,0 +1,139 @@
+"""What ``fiber doctor`` finds out about this host."""
+
+from __future__ import annotations
+
+import queue
+import resource
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fiber.abc import ResourceProvider
+from fiber.exceptions import BackendError, FiberError, ResourceError
+from fiber.launch import rundir
+from fiber.launch.cpus import cpu_count, memory_total
+from fiber.launch.supervisor.messages import Accepted
+from fiber.model import BackendContext, Check, JobSpec, JobState, JobStatus, ResourceRequest
+from fiber_local.config import LocalConfig
+from fiber_local.devices import HostDevices
+from fiber_local.supervisors import Supervisors
+
+__all__ = ["run_checks"]
+
+_PATIENCE = 30.0
+#: descriptors that a run of a thousand workers needs
+_DESCRIPTORS = 8192
+
+
+def run_checks(providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
+    """Check this host, one thing after the other; nothing is left of it.
+
+    Args:
+        providers: installed resource providers by kind.
+    """
+    yield Check(name="room", ok=True, detail=f"{cpu_count()} CPUs, {memory_total()} MB of memory")
+    yield _check_descriptors()
+    try:
+        root = rundir.run_root()
+        with tempfile.TemporaryDirectory(dir=root, prefix="check-") as folder:
+            yield Check(name="run directories", ok=True, detail=f"{root} can be written")
+            yield from _check_job(folder)
+    except (OSError, FiberError) as error:
+        fix = "set XDG_RUNTIME_DIR to a folder of yours with mode 700 and room to write"
+        yield Check(name="run directories", ok=False, detail=str(error), fix=fix)
+    devices = HostDevices(providers)
+    for kind in sorted(providers):
+        yield _check_devices(devices, kind)
+
+
+def _check_descriptors() -> Check:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = hard == resource.RLIM_INFINITY or hard >= _DESCRIPTORS
+    count = "no limit" if hard == resource.RLIM_INFINITY else f"up to {hard}"
+    return Check(
+        name="open files",
+        ok=enough,
+        detail=f"{count}; a run with a thousand workers needs {_DESCRIPTORS}",
+        fix="" if enough else f"raise the hard limit: ulimit -Hn {_DESCRIPTORS}",
+    )
+
+
+def _check_job(folder: str) -> Iterator[Check]:
+    name = "a job from start to end"
+    statuses: queue.SimpleQueue[JobStatus] = queue.SimpleQueue()
+    supervisors = Supervisors(
+        BackendContext(run_id="0" * 8, run_directory=folder),
+        LocalConfig(),
+        socket.gethostname(),
+        HostDevices({}),
+        lambda _, status: statuses.put(status),
+    )
+    spec = JobSpec(
+        run_id="0" * 8,
+        name="check",
+        argv=(sys.executable, "-c", "import sys; sys.exit(42)"),
+        resources=ResourceRequest(cpu=1, memory=256),
+    )
+    begin = time.monotonic()
+    try:
+        reply = supervisors.submit(spec, lambda _: None, cwd=folder)
+        status = statuses.get(timeout=_PATIENCE)
+        while not status.state.is_terminal:
+            status = statuses.get(timeout=_PATIENCE)
+    except (BackendError, OSError, queue.Empty) as error:
+        words = str(error) or f"it has not ended after {_PATIENCE:g} s"
+        fix = f"see whether {sys.executable} -c 'import fiber' works, and what it prints"
+        yield Check(name=name, ok=False, detail=words, fix=fix)
+        return
+    finally:
+        supervisors.close()
+    yield _judge_job(name, status, time.monotonic() - begin)
+    yield from _judge_limits(reply)
+    log = Path(folder, "jobs.jsonl")
+    yield Check(
+        name="journal",
+        ok=log.is_file(),
+        detail="written" if log.is_file() else "missing",
+        fix="" if log.is_file() else f"make room on the disk of {folder}",
+    )
+
+
+def _judge_job(name: str, status: JobStatus, duration: float) -> Check:
+    if status.state is JobState.FAILED and status.exit_code == 42:
+        return Check(
+            name=name,
+            ok=True,
+            detail=f"a supervisor came up and ran it, its exit code came back, {duration:.2f} s",
+        )
+    return Check(
+        name=name,
+        ok=False,
+        detail=f"it was to exit with 42 and {status.message}",
+        fix=f"run {sys.executable} -c 'import sys; sys.exit(42)'; echo $?",
+    )
+
+
+def _judge_limits(reply: Accepted) -> Iterator[Check]:
+    # without is no fault: jobs run, they are only not held to what they ask for
+    if not reply.warnings:
+        yield Check(name="limits", ok=True, detail="memory and CPU limits of jobs are enforced")
+    for warning in reply.warnings:
+        yield Check(
+            name="limits",
+            ok=True,
+            detail=f"{warning}; jobs run all the same",
+            fix="have control groups delegated: systemd-run --user --scope -p Delegate=yes COMMAND",
+        )
+
+
+def _check_devices(devices: HostDevices, kind: str) -> Check:
+    try:
+        found = devices.find(kind)
+    except ResourceError as error:
+        fix = f"run the probe by hand and mend what it says, or uninstall the provider of {kind!r}"
+        return Check(name=f"{kind} devices", ok=False, detail=str(error), fix=fix)
+    names = ", ".join(device.name or device.id for device in found)
+    return Check(name=f"{kind} devices", ok=True, detail=names or "none on this host")
