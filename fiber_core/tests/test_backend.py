@@ -1,5 +1,7 @@
 """The backend is the one that was named, else the one detected, else the default."""
 
+import importlib
+
 import pytest
 
 from fiber.abc import Backend
@@ -139,7 +141,7 @@ class TestLoading:
 
     def test_a_missing_sdk_is_an_error_that_names_the_distribution_and_the_fix(self):
         def load(context):
-            pass
+            return importlib.import_module("no_such_sdk")
 
         with pytest.raises(PluginError, match=r"'blue' of Offers .*no_such_sdk.*pip install") as e:
             load_backend(plugins(info("blue", load=load)), "blue", BackendContext())

@@ -55,9 +55,9 @@ def run(tmp_path, body):
             """
             import os, pathlib
             def test_it():
-                pathlib.Path(os.environ["XDG_RUNTIME_DIR"], "fiber").mkdir()
+                pathlib.Path(os.environ["XDG_RUNTIME_DIR"], "fiber", "left").mkdir()
             """,
-            "file fiber",
+            "file fiber/left",
         ),
         (
             """
