@@ -11,9 +11,9 @@ import time
 
 import psutil
 import pytest
-import soak
 
 import fiber
+import soak
 
 MASTER = """
 import multiprocessing, os, sys, time

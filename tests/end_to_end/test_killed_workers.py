@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
-import soak
 
 import fiber
+import soak
 
 ITEMS = 20_000
 WORKERS = 4
