@@ -66,7 +66,7 @@ os.kill(os.getpid(), int(sys.argv[1]))
 signal.alarm(10)
 signal.pause()
 """
-    return _python(code, str(signum))
+    return _python(code, str(int(signum)))
 
 
 def sleep_forever() -> Argv:
