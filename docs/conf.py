@@ -34,7 +34,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(collections\.abc|typing|types|multiprocessing|threading|queue|enum)\..*"),
     (r"py:.*", r"(abc|attrs|attr|click|pluggy|cloudpickle|pathlib|logging|os|io)\..*"),
     (r"py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|BinaryIO|Path|_?[A-Z][A-Z]?)"),
-    (r"py:.*", r"(_T|_R|_S|fiber\..*\._.*|.*\b_[A-Za-z]\w*)"),
+    (r"py:.*", r"(_T|_R|_S|fiber\..*\.[A-Z]|fiber\..*\._.*|.*\b_[A-Za-z]\w*)"),
     (
         r"py:(class|exc)",
         r"(optional|Exception|BaseException|[A-Z]\w*Error|[A-Z]\w*Warning)",
