@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from fiber.exceptions import HandshakeError, StartError, TransportError
+from fiber.launch.modules import ParentFinder
 from fiber.transport import codec
 from fiber.transport.handshake import Hello
 from fiber.transport.identity import Credentials
@@ -129,6 +130,9 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     runtime = Runtime.of_child(
         instructions, config=payload["config"], parent_link=link, hello=hello, index=index
     )
+    sys.meta_path.append(
+        ParentFinder(payload["modules"], lambda question: _ask_parent(runtime, link.url, question))
+    )
     _prepare(payload["preparation"])
     process = codec.loads(memoryview(payload["process"]))
     runtime.process = process
@@ -136,6 +140,12 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     code: int = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
     runtime.close()
     return code
+
+
+def _ask_parent(runtime: Any, url: str, question: bytes) -> bytes:
+    pending = runtime.client(url).call(0, [question])
+    pending.wait()
+    return bytes(pending.result())
 
 
 def _fresh_main() -> None:

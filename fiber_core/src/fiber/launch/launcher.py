@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import json
 import logging
 import os
 import secrets
@@ -13,8 +14,8 @@ from collections.abc import Callable
 from multiprocessing import context, spawn
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import BackendError
-from fiber.launch import bootstrap
+from fiber.exceptions import BackendError, WireError
+from fiber.launch import bootstrap, modules
 from fiber.launch.child import Child
 from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.transport import codec, wire
@@ -112,22 +113,21 @@ class Launcher:
         preparation = spawn.get_preparation_data(process.name)
         # the supervisor never saw this process's own start method; children have fiber's
         preparation.pop("start_method", None)
-        if "init_main_from_name" in preparation:
-            name = preparation["init_main_from_name"]
-            if name == "__main__" or name.endswith(".__main__"):
-                del preparation["init_main_from_name"]
-        elif os.path.basename(preparation.get("init_main_from_path", "")) == "ipython":
-            del preparation["init_main_from_path"]
-        codec.set_main_by_reference(
-            "init_main_from_name" in preparation or "init_main_from_path" in preparation
-        )
+        if not codec.main_by_reference():
+            preparation.pop("init_main_from_name", None)
+            preparation.pop("init_main_from_path", None)
         context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
         try:
             with codec.carrying(child):
                 # apart: the child loads its __main__ before it unpickles the object
                 pickled = wire.joined(codec.dumps(process))
             return codec.dumps(
-                {"preparation": preparation, "process": pickled, "config": self._runtime.config}
+                {
+                    "preparation": preparation,
+                    "process": pickled,
+                    "config": self._runtime.config,
+                    "modules": modules.own_names(),
+                }
             )
         finally:
             context.set_spawning_popen(None)
@@ -138,6 +138,9 @@ class Launcher:
         """Hand a child its process object."""
         if message.kind is not Kind.CALL:
             return
+        if len(message.body):
+            self._tell_module(peer, message)
+            return
         with self._lock:
             entry = self._payloads.pop(peer.ident, None)
         if entry is None:
@@ -146,6 +149,16 @@ class Launcher:
         segments, child = entry
         child.connected(peer)
         peer.send(Kind.REPLY, 0, message.id, segments)
+
+    def _tell_module(self, peer: Peer, message: wire.Message) -> None:
+        try:
+            name = str(json.loads(bytes(message.body))["module"])
+        except (ValueError, KeyError, TypeError) as error:
+            msg = "a question for a module makes no sense"
+            raise WireError(msg) from error
+        elsewhere = peer.hello is None or peer.hello.host != self._runtime.hello.host
+        found = modules.describe(name, with_source=elsewhere)
+        peer.send(Kind.REPLY, 0, message.id, [json.dumps(found).encode()])
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The backend's events tell how a child ended; nothing to do."""

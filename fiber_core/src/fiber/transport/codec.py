@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import sys
 import threading
@@ -23,11 +24,33 @@ from fiber.transport import wire
 
 _local = threading.local()
 _namespaces: dict[str, dict[str, Any]] = {}
-_main_by_reference = True
+_main_by_reference: bool | None = None
 
 
-def set_main_by_reference(flag: bool) -> None:
-    """Say whether children can load this process's ``__main__``; the launcher knows."""
+def main_by_reference() -> bool:
+    """True where children can load this process's ``__main__``: a script or a ``-m`` module.
+
+    A REPL, a notebook, ``-c`` and standard input cannot be loaded again, nor can a package's
+    ``__main__`` be, whose code would run; what they define goes by value.
+    """
+    global _main_by_reference  # noqa: PLW0603 - a fact about the process
+    if _main_by_reference is None:
+        main = sys.modules["__main__"]
+        name = getattr(getattr(main, "__spec__", None), "name", None)
+        path = getattr(main, "__file__", None)
+        if name is not None:
+            _main_by_reference = name != "__main__" and not name.endswith(".__main__")
+        elif path is not None:
+            # ipython's launch script has no guard, as the stdlib knows as well
+            launcher = os.path.splitext(os.path.basename(path))[0]
+            _main_by_reference = os.path.isfile(path) and launcher != "ipython"
+        else:
+            _main_by_reference = False
+    return _main_by_reference
+
+
+def set_main_by_reference(flag: bool | None) -> None:
+    """Say whether children can load ``__main__``, in a process that was told; None: find out."""
     global _main_by_reference  # noqa: PLW0603 - a fact about the process
     _main_by_reference = flag
 
@@ -55,7 +78,7 @@ def dumps(value: Any) -> list[wire.Buffer]:
         Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
     """
     buffers: list[pickle.PickleBuffer] = []
-    if _main_by_reference:
+    if main_by_reference():
         try:
             return _pack(pickle.dumps(value, 5, buffer_callback=buffers.append), buffers)
         except Exception as error:  # noqa: BLE001 - any __reduce__ may raise anything
@@ -106,6 +129,30 @@ def _restore_function(function: types.FunctionType, state: Any) -> None:
     cloudpickle._function_setstate(function, (own, slots))  # noqa: SLF001 - cloudpickle's own way to build a function
 
 
+def _without_locks(globals_: dict[str, Any]) -> dict[str, Any]:
+    """The globals of a by-value function, with fresh locks for a module's own.
+
+    A lock guards what one process has; each namespace makes its own, as importing the module does.
+    """
+    return {
+        name: _FreshLock(_LOCKS[type(value)]) if type(value) in _LOCKS else value
+        for name, value in globals_.items()
+    }
+
+
+_LOCKS = {type(threading.Lock()): "Lock", type(threading.RLock()): "RLock"}
+
+
+class _FreshLock:
+    """Pickles as the making of a lock."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __reduce__(self) -> Any:
+        return getattr(threading, self._kind), ()
+
+
 class _Namespace:
     """Pickles as a call of :func:`namespace`."""
 
@@ -143,6 +190,9 @@ def _make_pickler() -> type[Any]:
 
         def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
             made, arguments, state, *_ = super()._dynamic_function_reduce(func)
+            own, slots = state
+            slots["__globals__"] = _without_locks(slots["__globals__"])
+            state = own, slots
             module = func.__globals__.get("__name__")
             if not isinstance(module, str):
                 return made, arguments, state, None, None, cloudpickle._function_setstate  # noqa: SLF001
@@ -155,7 +205,7 @@ def _make_pickler() -> type[Any]:
 
 def _is_in_main(thing: Any) -> bool:
     """True where children find ``thing`` by name in the ``__main__`` that they load."""
-    if not _main_by_reference or thing.__module__ != "__main__":
+    if not main_by_reference() or thing.__module__ != "__main__":
         return False
     found: Any = sys.modules.get("__main__")
     for part in thing.__qualname__.split("."):

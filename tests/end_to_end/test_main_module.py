@@ -1,0 +1,161 @@
+"""``__main__`` in children: scripts, ``-m``, ``-c``, standard input, unguarded ones; odd modules."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+# what a script defines, used by all ways to run it
+BODY = """
+import enum
+import threading
+import fiber
+
+class MyError(Exception):
+    pass
+
+class Colour(enum.Enum):
+    RED = 1
+
+LOCK = threading.Lock()
+COUNT = 0
+SET = None
+BIG = bytearray(32 * 2**20)
+
+def init(value):
+    global SET
+    SET = value
+
+def get(_):
+    return SET
+
+def count(_):
+    global COUNT
+    with LOCK:
+        COUNT += 1
+        return COUNT
+
+def fail(_):
+    raise MyError("mine")
+
+def red(colour):
+    return colour is Colour.RED
+
+def run():
+    with fiber.Pool(1, initializer=init, initargs=(42,)) as pool:
+        assert pool.map(get, range(3)) == [42] * 3
+        assert pool.map(count, range(3)) == [1, 2, 3]
+        assert pool.map(count, range(2)) == [4, 5]
+        assert pool.map(lambda _: count(None), range(2)) == [6, 7]
+        assert pool.apply(red, (Colour.RED,))
+        assert pool.apply(lambda c: c is Colour.RED, (Colour.RED,))
+        try:
+            pool.apply(fail, (1,))
+        except MyError as error:
+            assert str(error) == "mine"
+        else:
+            raise AssertionError("no error")
+    pool.join()
+    print("all right")
+"""
+GUARDED = BODY + "\nif __name__ == '__main__':\n    run()\n"
+
+
+def python(*arguments, stdin=None, cwd):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        input=stdin,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ),
+    )
+
+
+@pytest.mark.parametrize("way", ["script", "module", "package", "command", "stdin"])
+def test_globals_exceptions_and_enums_are_the_same_in_workers(tmp_path, way):
+    (tmp_path / "program.py").write_text(GUARDED)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(BODY + "\nrun()\n")
+    arguments, stdin = {
+        "script": (["program.py"], None),
+        "module": (["-m", "program"], None),
+        "package": (["-m", "package"], None),
+        "command": (["-c", BODY + "\nrun()\n"], None),
+        "stdin": (["-"], BODY + "\nrun()\n"),
+    }[way]
+    done = python(*arguments, stdin=stdin, cwd=tmp_path)
+    assert done.stdout == "all right\n", done.stderr
+    assert done.returncode == 0
+
+
+def test_an_unguarded_main_gets_the_stdlibs_explanation(tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import fiber
+
+            def f():
+                pass
+
+            process = fiber.Process(target=f)
+            process.start()
+            process.join()
+            print("exit code", process.exitcode)
+            """
+        )
+    )
+    done = python("program.py", cwd=tmp_path)
+    assert "if __name__ == '__main__':" in done.stderr
+    assert "exit code 1" in done.stdout
+
+
+def test_arguments_flags_and_warnings_are_those_of_the_parent(tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import sys, warnings
+            import fiber
+
+            def facts(_):
+                return sys.argv, sys.flags.optimize, sys.warnoptions
+
+            if __name__ == "__main__":
+                with fiber.Pool(1) as pool:
+                    there, here = pool.apply(facts, (1,)), facts(1)
+                pool.join()
+                print("the same" if there == here else (there, here))
+            """
+        )
+    )
+    done = python("-O", "-W", "error::UserWarning", "program.py", "one", "two", cwd=tmp_path)
+    assert done.stdout == "the same\n", done.stderr
+
+
+def test_a_module_that_was_loaded_by_file_is_found_in_children(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "odd_module.py").write_text("def triple(x):\n    return 3 * x\n")
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import importlib.util, sys
+            import fiber
+
+            if __name__ == "__main__":
+                spec = importlib.util.spec_from_file_location("odd_module", sys.argv[1])
+                module = sys.modules["odd_module"] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                with fiber.Pool(1) as pool:
+                    print(pool.map(module.triple, [1, 2]))
+                pool.join()
+            """
+        )
+    )
+    done = python("program.py", str(tmp_path / "elsewhere" / "odd_module.py"), cwd=tmp_path)
+    assert done.stdout == "[3, 6]\n", done.stderr
