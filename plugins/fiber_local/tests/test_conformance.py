@@ -1,18 +1,23 @@
 """The local backend and its plugin do what every backend and every plugin does."""
 
 import os
+from typing import ClassVar
 
+import attrs
 import psutil
 import pytest
 
-from fiber.testing import BackendConformance, PluginConformance
+from fiber.testing import BackendConformance, FakeProvider, PluginConformance
 from fiber_local.backend import LocalBackend
 
 
 class TestLocalBackend(BackendConformance):
+    devices: ClassVar = {"fake": 2}
+
     @pytest.fixture
     def backend(self, context):
-        backend = LocalBackend(context)
+        # devices that need no hardware, so that granting them is proven on every machine
+        backend = LocalBackend(attrs.evolve(context, providers={"fake": FakeProvider()}))
         yield backend
         backend.close()
 

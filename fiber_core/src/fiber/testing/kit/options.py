@@ -123,11 +123,7 @@ class Options(Platform):
         self.refuses(kit.backend, "devices", lambda: kit.backend.submit(spec))
 
     def test_devices_are_granted_and_come_back(self, kit: Driver) -> None:
-        self.need(kit.backend, "devices")
-        free = {kind: count for kind, count in kit.backend.capacity().devices.items() if count}
-        if not free:
-            pytest.skip("the platform has no devices")
-        kind, count = next(iter(free.items()))
+        kind, count = self._some_devices(kit)
         all_of_them = ResourceRequest(devices={kind: count})
 
         for _ in range(2):
@@ -135,17 +131,31 @@ class Options(Platform):
             assert kit.run(programs.exit_with(0), resources=all_of_them).exit_code == 0
         assert kit.backend.capacity().devices[kind] == count
 
+    def test_a_job_waits_for_devices_that_others_hold(self, kit: Driver) -> None:
+        kind, count = self._some_devices(kit)
+        all_of_them = ResourceRequest(devices={kind: count})
+        holder = kit.submit(programs.sleep_forever(), resources=all_of_them)
+        kit.until(holder, lambda status: status.state is JobState.RUNNING, "running")
+
+        waiting = kit.submit(programs.exit_with(3), resources=all_of_them)
+
+        assert kit.backend.status([waiting])[0].state is JobState.PENDING
+        kit.backend.kill(holder)
+        assert kit.end(waiting).exit_code == 3
+
     def test_more_devices_than_there_are_is_an_error(self, kit: Driver) -> None:
-        self.need(kit.backend, "devices")
-        kinds = kit.backend.capacity().devices
-        if not kinds:
-            pytest.skip("the platform has no devices")
-        spec = kit.spec(
-            programs.exit_with(0), resources=ResourceRequest(devices={min(kinds): 10_000})
-        )
+        kind, _ = self._some_devices(kit)
+        spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={kind: 10_000}))
 
         with pytest.raises((BackendError, ResourceError), match="10000"):
             kit.backend.submit(spec)
+
+    def _some_devices(self, kit: Driver) -> tuple[str, int]:
+        self.need(kit.backend, "devices")
+        for kind, count in {**kit.backend.capacity().devices, **self.devices}.items():
+            if count:
+                return kind, count
+        pytest.skip("the platform has no devices")
 
     def test_capacity_is_positive_or_unknown(self, kit: Driver) -> None:
         capacity = kit.backend.capacity()

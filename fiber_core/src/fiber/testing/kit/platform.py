@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 import attrs
@@ -31,6 +32,8 @@ class Platform(Kit):
     image: str | None = None
     #: seconds to wait for any one thing
     patience: float = 30.0
+    #: devices of the platform by kind, where its capacity does not tell before a job asks for them
+    devices: Mapping[str, int] = MappingProxyType({})
     #: what the backend declares; by default what its installed plugin says
     capabilities: Capabilities | None = None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -30,7 +31,7 @@ class ResourceProviderConformance(Kit):
     """
 
     #: an output of the probe, and how many devices it tells of
-    samples: Mapping[str, int] = {}
+    samples: Mapping[str, int] = MappingProxyType({})
 
     @pytest.fixture
     def provider(self) -> ResourceProvider:
