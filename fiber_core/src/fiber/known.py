@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import attrs
@@ -28,7 +28,7 @@ class KnownBackend:
 @functools.cache
 def known_backends() -> Mapping[str, KnownBackend]:
     """The known backends by canonical name."""
-    text = importlib.resources.files("fiber").joinpath("known_backends.json").read_text("utf-8")
+    text = Path(__file__).with_name("known_backends.json").read_text(encoding="utf-8")
     return MappingProxyType(
         {name: KnownBackend(name=name, **fields) for name, fields in json.loads(text).items()}
     )
