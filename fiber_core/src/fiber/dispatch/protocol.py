@@ -27,8 +27,9 @@ import attrs
 from fiber.exceptions import WireError
 from fiber.transport import wire
 
-_TASKS = struct.Struct("<QQQQQB16s")
-_DONE = struct.Struct("<QQQdB")
+# both multiples of 16 bytes, so that the arrays behind them keep their alignment
+_TASKS = struct.Struct("<QQQQQB16s7x")
+_DONE = struct.Struct("<QQQdB15x")
 _KEPT = struct.Struct("<QQ")
 _ENTRY = struct.Struct("<Q")
 _ASK = struct.Struct("<B")

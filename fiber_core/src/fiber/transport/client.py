@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -14,12 +15,15 @@ from fiber.transport.link import Link
 from fiber.transport.reactor import Reactor
 from fiber.transport.wire import Kind, Message
 
+log = logging.getLogger("fiber")
+
 
 class Pending:
     """A call that was sent; :meth:`wait` for its answer."""
 
     def __init__(self, client: Client, number: int) -> None:
         self._client = client
+        self._lock = threading.Lock()
         self._done = threading.Event()
         self._answer: Message | None = None
         self._error: BaseException | None = None
@@ -57,17 +61,25 @@ class Pending:
         return answer.body
 
     def then(self, action: Callable[[Pending], None]) -> None:
-        """Have ``action`` called when it is done, on the handler thread or at once."""
-        self._then = action
-        if self._done.is_set():
-            action(self)
+        """Have ``action`` called once it is done, on the handler thread or at once."""
+        with self._lock:
+            if not self._done.is_set():
+                self._then = action
+                return
+        action(self)
 
     def settle(self, answer: Message | None, error: BaseException | None) -> None:
         """Store the answer; for :class:`Client`."""
-        self._answer, self._error = answer, error
-        self._done.set()
-        if self._then is not None:
-            self._then(self)
+        with self._lock:
+            self._answer, self._error = answer, error
+            self._done.set()
+            then = self._then
+        if then is None:
+            return
+        try:
+            then(self)
+        except Exception:
+            log.exception("fiber: what was to follow a call failed; other calls go on")
 
 
 class Client:
@@ -94,14 +106,9 @@ class Client:
         self._lock = threading.Lock()
         self._casts: dict[int, Callable[[Message], None]] = {}
         self._closed = False
-        self._link = Link(
-            url,
-            credentials,
-            hello,
-            max_frame=max_frame,
-            on_closed=lambda: reactor.call_soon(self._readable),
-        )
-        reactor.add_reader(self._link.fd, self._readable)
+        self._link = Link(url, credentials, hello, max_frame=max_frame)
+        for fd in (self._link.fd, self._link.end_fd):
+            reactor.add_reader(fd, self._readable)
 
     @property
     def lost(self) -> bool:
@@ -151,17 +158,22 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-        self._reactor.remove_reader(self._link.fd)
+        self._hang_up()
+        self._fail(f"the connection to {self.url} was closed", None)
+
+    def _hang_up(self) -> None:
+        for fd in (self._link.fd, self._link.end_fd):
+            self._reactor.remove_reader(fd)
         self._link.close()
-        self._fail(PeerLostError(f"the connection to {self.url} was closed"))
 
     def _readable(self) -> None:
         while not self._closed:
             try:
                 message = self._link.receive(timeout=0)
             except TransportError as error:
-                self._reactor.remove_reader(self._link.fd)
-                self._fail(error)
+                # after nonsense too there is nothing left to wait for
+                self._hang_up()
+                self._fail(str(error), error)
                 return
             if message is None:
                 return
@@ -175,8 +187,11 @@ class Client:
                 if action is not None:
                     action(message)
 
-    def _fail(self, error: TransportError) -> None:
+    def _fail(self, text: str, cause: TransportError | None) -> None:
         with self._lock:
             pending, self._pending = list(self._pending.values()), {}
         for one in pending:
+            # one for each: a raised exception belongs to the thread that raises it
+            error = PeerLostError(text)
+            error.__cause__ = cause
             one.settle(None, error)

@@ -3,27 +3,28 @@
 Everything with an importable home goes by reference, as with ``multiprocessing``'s spawn. By value
 go lambdas, closures, and what was defined in a ``__main__`` that a child cannot load (a REPL, a
 notebook, ``-c``). All by-value functions of one module share one namespace in each process, which
-is the module itself where the process has it, so that a global set by an initializer is seen by
-later tasks and a counter counts on.
+is the module itself where the process has it, see :mod:`fiber.transport.namespaces`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pickle
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from fiber.transport import wire
+from fiber.transport import namespaces, wire
+
+#: buffers below this travel inside the pickle: a view of each would cost more, and keep all alive
+_IN_BAND = 4096
 
 _local = threading.local()
-_namespaces: dict[str, dict[str, Any]] = {}
 _main_by_reference: bool | None = None
 
 
@@ -42,8 +43,7 @@ def main_by_reference() -> bool:
             _main_by_reference = name != "__main__" and not name.endswith(".__main__")
         elif path is not None:
             # ipython's launch script has no guard, as the stdlib knows as well
-            launcher = os.path.splitext(os.path.basename(path))[0]
-            _main_by_reference = os.path.isfile(path) and launcher != "ipython"
+            _main_by_reference = Path(path).is_file() and Path(path).stem != "ipython"
         else:
             _main_by_reference = False
     return _main_by_reference
@@ -77,97 +77,57 @@ def dumps(value: Any) -> list[wire.Buffer]:
     Raises:
         Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
     """
-    buffers: list[pickle.PickleBuffer] = []
+    buffers: list[wire.Buffer] = []
+
+    def place(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _IN_BAND:
+            return True
+        buffers.append(raw)
+        return False
+
     if main_by_reference():
         try:
-            return _pack(pickle.dumps(value, 5, buffer_callback=buffers.append), buffers)
-        except Exception as error:  # noqa: BLE001 - any __reduce__ may raise anything
+            return wire.pack(pickle.dumps(value, 5, buffer_callback=place), buffers)
+        except Exception as error:
             if isinstance(error, RecursionError):
                 raise
             buffers.clear()
     stream = io.BytesIO()
-    _value_pickler()(stream, buffers.append).dump(value)
-    return _pack(stream.getbuffer(), buffers)
-
-
-def _pack(pickled: wire.Buffer, buffers: list[pickle.PickleBuffer]) -> list[wire.Buffer]:
-    return wire.pack(pickled, [buffer.raw() for buffer in buffers])
+    _value_pickler()(stream, place).dump(value)
+    return wire.pack(stream.getbuffer(), buffers)
 
 
 def loads(body: memoryview) -> Any:
     """The object of a body; its out-of-band buffers are views of the body."""
     pickled, buffers = wire.unpack(body)
-    return pickle.loads(pickled, buffers=buffers)  # noqa: S301 - the peer has proved who it is
-
-
-def namespace(module: str) -> dict[str, Any]:
-    """The globals that by-value functions of one module share in this process."""
-    loaded = sys.modules.get(module)
-    if loaded is not None:
-        return loaded.__dict__
-    found = _namespaces.get(module)
-    if found is None:
-        if module not in ("__main__", "__mp_main__"):
-            try:
-                return __import__(module, fromlist=["_"]).__dict__
-            except ImportError:
-                # nobody has it here: its functions bring what they need
-                found = {}
-        found = _namespaces[module] = {"__name__": module, "__builtins__": __builtins__}
-    return found
+    return pickle.loads(pickled, buffers=buffers)
 
 
 def _restore_function(function: types.FunctionType, state: Any) -> None:
     from cloudpickle import cloudpickle
 
-    own, slots = state
-    shared = function.__globals__
-    for name, value in slots["__globals__"].items():
-        # what is there already has moved on since it was pickled
-        shared.setdefault(name, value)
+    own, slots, told = state
+    namespaces.merge(function.__globals__, slots["__globals__"], told)
     slots["__globals__"] = {}
     cloudpickle._function_setstate(function, (own, slots))  # noqa: SLF001 - cloudpickle's own way to build a function
 
 
-def _without_locks(globals_: dict[str, Any]) -> dict[str, Any]:
-    """The globals of a by-value function, with fresh locks for a module's own.
-
-    A lock guards what one process has; each namespace makes its own, as importing the module does.
-    """
-    return {
-        name: _FreshLock(_LOCKS[type(value)]) if type(value) in _LOCKS else value
-        for name, value in globals_.items()
-    }
-
-
-_LOCKS = {type(threading.Lock()): "Lock", type(threading.RLock()): "RLock"}
-
-
-class _FreshLock:
-    """Pickles as the making of a lock."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __reduce__(self) -> Any:
-        return getattr(threading, self._kind), ()
-
-
 class _Namespace:
-    """Pickles as a call of :func:`namespace`."""
+    """Pickles as a call of :func:`~fiber.transport.namespaces.namespace`."""
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __reduce__(self) -> Any:
-        return namespace, (self._module,)
+        return namespaces.namespace, (self._module,)
 
 
 _pickler_class: type[Any] | None = None
 
 
 def _value_pickler() -> type[Any]:
-    """cloudpickle's pickler with our namespaces, imported on first use."""
+    """The pickler of cloudpickle with our namespaces, imported on first use."""
     global _pickler_class  # noqa: PLW0603 - a cache
     if _pickler_class is None:
         _pickler_class = _make_pickler()
@@ -189,16 +149,18 @@ def _make_pickler() -> type[Any]:
             return super().reducer_override(obj)
 
         def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
-            made, arguments, state, *_ = super()._dynamic_function_reduce(func)
-            own, slots = state
-            slots["__globals__"] = _without_locks(slots["__globals__"])
-            state = own, slots
+            made, arguments, (own, slots), *_ = super()._dynamic_function_reduce(func)
+            values = slots["__globals__"]
+            slots["__globals__"] = namespaces.outgoing(values)
             module = func.__globals__.get("__name__")
             if not isinstance(module, str):
-                return made, arguments, state, None, None, cloudpickle._function_setstate  # noqa: SLF001
+                return made, arguments, (own, slots), None, None, cloudpickle._function_setstate  # noqa: SLF001
+            told = None
+            if module in ("__main__", "__mp_main__") and not main_by_reference():
+                told = namespaces.news(module, values)
             code, _, *rest = arguments
             home = self._homes.setdefault(module, _Namespace(module))
-            return made, (code, home, *rest), state, None, None, _restore_function
+            return made, (code, home, *rest), (own, slots, told), None, None, _restore_function
 
     return ValuePickler
 
@@ -223,10 +185,11 @@ def with_traceback(error: BaseException) -> Any:
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        loads(memoryview(wire.joined(dumps(error))))
-    except Exception as failure:  # noqa: BLE001 - an exception's own __reduce__ may raise anything
-        error = encoding_error(failure, error)
-    return _Carried(error, f'\n"""\n{text}"""')
+        pickled = wire.joined(dumps(error))
+        _load_error(pickled)
+    except Exception as failure:
+        pickled = wire.joined(dumps(encoding_error(failure, error)))
+    return _Carried(pickled, f'\n"""\n{text}"""')
 
 
 def encoding_error(failure: BaseException, value: object) -> BaseException:
@@ -234,24 +197,51 @@ def encoding_error(failure: BaseException, value: object) -> BaseException:
     from multiprocessing import pool
 
     # the stubs do not know the class; users catch it by this name
-    error: BaseException = vars(pool)["MaybeEncodingError"](failure, value)
+    error: BaseException = vars(pool)["MaybeEncodingError"](_Words(failure), _Words(value))
     error.__cause__ = failure
     return error
+
+
+class _Words:
+    """Has the ``repr`` of another object, and one of its own where that fails."""
+
+    def __init__(self, thing: object) -> None:
+        self._thing = thing
+
+    def __repr__(self) -> str:
+        try:
+            return repr(self._thing)
+        except Exception as error:
+            return f"<{type(self._thing).__name__}, whose repr() raises {type(error).__name__}>"
 
 
 class _Carried:
     """Pickles as a call of :func:`_revive`."""
 
-    def __init__(self, error: BaseException, text: str) -> None:
-        self._error = error
+    def __init__(self, pickled: bytes, text: str) -> None:
+        self._pickled = pickled
         self._text = text
 
     def __reduce__(self) -> Any:
-        return _revive, (self._error, self._text)
+        # pickled on its own: where it cannot be loaded, what travels with it still can
+        return _revive, (self._pickled, self._text)
 
 
-def _revive(error: BaseException, text: str) -> BaseException:
+def _load_error(pickled: bytes) -> BaseException:
+    error = loads(memoryview(pickled))
+    if not isinstance(error, BaseException):
+        msg = f"an exception was unpickled as {type(error).__name__}"
+        raise TypeError(msg)
+    return error
+
+
+def _revive(pickled: bytes, text: str) -> BaseException:
     from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
-    error.__cause__ = RemoteTraceback(text)
+    try:
+        error = _load_error(pickled)
+    except Exception as failure:
+        error = encoding_error(failure, text)
+    # not by assignment, which a frozen class refuses
+    vars(BaseException)["__cause__"].__set__(error, RemoteTraceback(text))
     return error

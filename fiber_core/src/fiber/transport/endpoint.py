@@ -14,16 +14,20 @@ from fiber.model.network import ListenAddress
 from fiber.transport import wire
 from fiber.transport.handshake import Hello, Listener
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import ListeningSocket
-from fiber.transport.reactor import Reactor
+from fiber.transport.nng import BACKLOG, ListeningSocket
+from fiber.transport.reactor import Reactor, Timer
 from fiber.transport.wire import Kind, Message
 
 log = logging.getLogger("fiber")
 
 #: seconds that a peer has to prove who it is
 PROOF_TIMEOUT = 10.0
-#: frames read in one turn before other events get theirs
-_TURN = 128
+#: frames read in one turn before other events get theirs; all that nng keeps, see Endpoint._lost
+_TURN = BACKLOG
+#: seconds that a refused peer has to read why, before it is cut off
+_REFUSAL = 1.0
+#: different complaints that are logged as warnings
+_COMPLAINTS = 32
 
 
 class Service(Protocol):
@@ -48,6 +52,9 @@ class Peer:
         self._waiting: deque[tuple[Kind, int, int, int, list[wire.Buffer]]] = deque()
         self._assembler = wire.Assembler()
         self._listener: Listener | None = None
+        self._deadline: Timer | None = None
+        #: True once it proved itself and was told that it cannot be worked with
+        self.refused = False
         #: who it is; None until it has proved it
         self.hello: Hello | None = None
         #: False once its pipe is closed
@@ -106,6 +113,10 @@ class Peer:
 
     # -- for the endpoint only
 
+    def expect_proof(self, deadline: Timer) -> None:
+        """Keep the timer that ends its patience."""
+        self._deadline = deadline
+
     def prove(self, frame: wire.Frame, make: Callable[[], Listener]) -> bool:
         """Take a frame of the handshake; True once the peer is proven."""
         if self._listener is None:
@@ -114,9 +125,12 @@ class Peer:
         head = wire.header(kind, size=len(body))
         self._endpoint.transmit(self._pipe, head, [body])
         if kind is Kind.REFUSE:
+            self.refused = True
             msg = f"refused a peer: {body.decode()}"
             raise HandshakeError(msg)
         self.hello = self._listener.peer
+        if self.hello is not None and self._deadline is not None:
+            self._deadline.cancel()
         return self.hello is not None
 
     def assemble(self, frame: wire.Frame) -> Message | None:
@@ -128,6 +142,8 @@ class Peer:
         with self._lock:
             self.alive = False
             self._waiting.clear()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 class Endpoint:
@@ -155,7 +171,9 @@ class Endpoint:
         #: what peers dial, one URL for each :meth:`listen`
         self.urls: list[str] = []
         self._socket = ListeningSocket(
-            on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)), max_frame=max_frame
+            on_opened=self._opened,
+            on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
+            max_frame=max_frame,
         )
         reactor.add_reader(self._socket.fd, self._readable)
 
@@ -176,7 +194,9 @@ class Endpoint:
             url = self._socket.listen(address.bind_url, self.credentials)
             if address.advertise_host is not None:
                 scheme, _, rest = url.partition("://")
-                url = f"{scheme}://{address.advertise_host}:{rest.rpartition(':')[2]}"
+                host = address.advertise_host
+                host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+                url = f"{scheme}://{host}:{rest.rpartition(':')[2]}"
             self.urls.append(url)
             return url
 
@@ -217,6 +237,12 @@ class Endpoint:
         if not self._closed:
             self._socket.close_pipe(pipe)
 
+    def _opened(self, pipe: int) -> None:
+        # on a thread of nng's, before the pipe's first frame: whoever says nothing is cut off too
+        peer = self._peers[pipe] = Peer(self, pipe)
+        too_late = functools.partial(self._too_late, peer)
+        peer.expect_proof(self._reactor.call_later(self._proof_timeout, too_late))
+
     def _readable(self) -> None:
         for _ in range(_TURN):
             if self._closed:
@@ -226,22 +252,23 @@ class Endpoint:
                 return
             pipe, data = received
             peer = self._peers.get(pipe)
-            if peer is None:
-                peer = self._peers[pipe] = Peer(self, pipe)
-                self._reactor.call_later(
-                    self._proof_timeout, functools.partial(self._too_late, peer)
-                )
-            elif not peer.alive:
+            if peer is None or not peer.alive:
                 continue
             try:
                 self._take(peer, data)
-            except (WireError, HandshakeError) as error:
-                self._complain(peer, error)
-                peer.gone()
-                # a refusal on its way is let out before the pipe is cut
-                self._reactor.call_later(0.05, peer.close)
+            except Exception as error:  # a service that fails on a message must not take us down
+                self._reject(peer, error)
 
-    def _take(self, peer: Peer, data: bytes) -> None:
+    def _reject(self, peer: Peer, error: Exception) -> None:
+        self._complain(peer, error)
+        peer.gone()
+        if peer.refused:
+            # it goes by itself once it has read why
+            self._reactor.call_later(_REFUSAL, peer.close)
+        else:
+            peer.close()
+
+    def _take(self, peer: Peer, data: wire.Buffer) -> None:
         if peer.hello is None:
             if len(data) > wire.MAX_UNPROVEN:
                 msg = f"{len(data)} bytes from a peer that has not proved who it is"
@@ -266,22 +293,32 @@ class Endpoint:
 
     def _too_late(self, peer: Peer) -> None:
         if peer.hello is None and peer.alive:
-            self._complain(peer, HandshakeError("a peer did not prove who it is in time"))
-            peer.gone()
-            peer.close()
+            self._reject(peer, HandshakeError("a peer did not prove who it is in time"))
 
     def _complain(self, peer: Peer, error: Exception) -> None:
         # once for each kind of complaint: a stranger must not fill our log
         text = str(error)
-        if len(self._complaints) < 32 and text not in self._complaints:
-            self._complaints.add(text)
-            log.warning("fiber: closed %r: %s", peer, text)
+        if len(self._complaints) >= _COMPLAINTS or text in self._complaints:
+            log.debug("fiber: closed %r: %s", peer, text)
+            return
+        self._complaints.add(text)
+        # what is no fault of the peer's frames is told with its traceback
+        trace = None if isinstance(error, (WireError, HandshakeError)) else error
+        log.warning("fiber: closed %r: %s", peer, text or repr(error), exc_info=trace)
 
     def _lost(self, pipe: int) -> None:
+        # what it sent before its end counts; nng may still hold that
+        self._readable()
         peer = self._peers.pop(pipe, None)
         if peer is None:
             return
         peer.gone()
-        if peer.hello is not None:
-            for service in list(self._services.values()):
+        if peer.hello is None:
+            return
+        for service in list(self._services.values()):
+            try:
                 service.on_peer_lost(peer)
+            except Exception:
+                log.exception(
+                    "fiber: a service failed at the loss of %r; the others hear of it", peer
+                )

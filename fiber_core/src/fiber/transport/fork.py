@@ -14,8 +14,10 @@ import atexit
 import os
 import socket
 import stat
+import sys
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fiber.exceptions import ForkedError
@@ -27,7 +29,9 @@ class _Abandonable(Protocol):
 
 _sockets: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 _addresses: set[str] = set()
-_ports: set[int] = set()
+#: ports that we listen on, and that we dialled
+_own_ports: set[int] = set()
+_peer_ports: set[int] = set()
 _stranger = False
 
 
@@ -53,40 +57,43 @@ def register(holder: _Abandonable) -> None:
 
 def remember_listener(url: str) -> None:
     """Have the descriptors of a listener and its pipes closed in forked children."""
-    _remember(url)
+    _remember(url, _own_ports)
 
 
 def remember_dialled(url: str) -> None:
     """Have the descriptors of a dialled pipe closed in forked children."""
-    _remember(url)
+    _remember(url, _peer_ports)
 
 
-def _remember(url: str) -> None:
+def _remember(url: str, ports: set[int]) -> None:
     parts = urlsplit(url)
     if parts.scheme == "ipc":
         _addresses.add(url[len("ipc://") :])
     elif parts.port:
-        _ports.add(parts.port)
+        ports.add(parts.port)
 
 
 def _after_fork_in_child() -> None:
+    # other threads are gone with whatever locks they held: nothing here waits for any
     global _stranger  # noqa: PLW0603 - a process has forked once and for all
     holders = list(_sockets)
-    if not holders and not _addresses and not _ports:
+    if not holders and not _addresses and not _own_ports and not _peer_ports:
         return
     _stranger = True
     for holder in holders:
         holder.abandon()
-    import pynng.nng
-
-    atexit.unregister(pynng.nng._pynng_atexit)  # noqa: SLF001 - it would wait for threads that are not here
+    # not imported here: another thread may have held the import's lock
+    nng = sys.modules.get("pynng.nng")
+    if nng is not None:
+        # it would wait for threads that are not here
+        atexit.unregister(nng._pynng_atexit)  # noqa: SLF001 - pynng offers no other way
     _close_descriptors()
 
 
 def _close_descriptors() -> None:
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
-            numbers = [int(name) for name in os.listdir(folder)]
+            numbers = [int(name) for name in os.listdir(folder)]  # noqa: PTH208 - least that can go wrong after a fork
         except OSError:
             continue
         for number in numbers:
@@ -99,20 +106,23 @@ def _is_ours(number: int) -> bool:
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return False
-        probe = socket.socket(fileno=os.dup(number))
+        probe = socket.socket(fileno=number)
     except OSError:
         return False
-    with probe:
-        for ask in (probe.getsockname, probe.getpeername):
-            try:
-                name = ask()
-            except OSError:
-                continue
-            if isinstance(name, str) and name in _addresses:
-                return True
-            if isinstance(name, tuple) and len(name) >= 2 and name[1] in _ports:
-                return True
-    return False
+    try:
+        return _name(probe.getsockname, _own_ports) or _name(probe.getpeername, _peer_ports)
+    finally:
+        probe.detach()
+
+
+def _name(ask: Callable[[], Any], ports: set[int]) -> bool:
+    try:
+        name = ask()
+    except OSError:
+        return False
+    if isinstance(name, str):
+        return name in _addresses
+    return isinstance(name, tuple) and len(name) > 1 and name[1] in ports
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

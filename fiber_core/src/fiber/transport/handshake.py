@@ -76,7 +76,7 @@ class Hello:
                 python=_text(data["python"]),
                 cloudpickle=_text(data["cloudpickle"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             msg = "a peer's hello makes no sense"
             raise HandshakeError(msg) from error
 

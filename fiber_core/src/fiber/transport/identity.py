@@ -59,7 +59,7 @@ def _self_signed() -> tuple[str, str]:
     mbed TLS, which nng uses, refuses Ed25519 keys and a name other than the one dialled with. Valid
     from ten minutes ago, so that a clock somewhat behind still accepts it.
     """
-    import datetime
+    import datetime as dt
 
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -67,15 +67,15 @@ def _self_signed() -> tuple[str, str]:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fiber")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = dt.datetime.now(dt.timezone.utc)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=10))
-        .not_valid_after(now + datetime.timedelta(days=3650))
+        .not_valid_before(now - dt.timedelta(minutes=10))
+        .not_valid_after(now + dt.timedelta(days=3650))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

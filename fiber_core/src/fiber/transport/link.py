@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.transport import wire
@@ -35,22 +34,17 @@ class Link:
         *,
         timeout: float = 10.0,
         max_frame: int = wire.MAX_FRAME,
-        on_closed: Callable[[], None] | None = None,
     ) -> None:
         self.url = url
         self._max_frame = max_frame
         self._taken = 0
         self._told = 0
-        self._lock = threading.Lock()
+        self._large = threading.Lock()
         self._assembler = wire.Assembler()
-        self._lost = threading.Event()
-        self._on_closed = on_closed
-        self._socket = DiallingSocket(on_closed=self._closed, max_frame=max_frame)
-        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own
-        self._end_read, self._end_write = os.pipe()
+        self._socket = DiallingSocket(max_frame=max_frame)
         self._poll = select.poll()
         self._poll.register(self._socket.fd, select.POLLIN)
-        self._poll.register(self._end_read, select.POLLIN)
+        self._poll.register(self._socket.end_fd, select.POLLIN)
         try:
             self._socket.dial(url, credentials)
             #: the process at the other end
@@ -67,12 +61,12 @@ class Link:
     @property
     def end_fd(self) -> int:
         """Readable once the other side is gone."""
-        return self._end_read
+        return self._socket.end_fd
 
     @property
     def lost(self) -> bool:
-        """True once the other side is gone."""
-        return self._lost.is_set()
+        """True once the other side is gone, or this one closed."""
+        return self._socket.lost
 
     def send(
         self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[wire.Buffer] = ()
@@ -82,10 +76,14 @@ class Link:
         Raises:
             PeerLostError: the other side is gone.
         """
-        for kind_, target_, number_, size, pieces in wire.split(
-            kind, target, number, segments, max_frame=self._max_frame
-        ):
-            self._transmit(kind_, target_, number_, size, pieces)
+        frames = list(wire.split(kind, target, number, segments, max_frame=self._max_frame))
+        if len(frames) == 1:
+            self._transmit(*frames[0])
+            return
+        # one large message at a time, so that the other side has but one to put together
+        with self._large:
+            for frame in frames:
+                self._transmit(*frame)
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when ``timeout`` seconds have passed.
@@ -98,9 +96,9 @@ class Link:
         while True:
             # asked before looking, so that what came before the end is still handed out
             lost = self.lost
-            received = self._socket.receive()
+            received = self._next()
             if received is not None:
-                message = self._take(received[1])
+                message = self._take(received)
                 if message is not None:
                     return message
                 continue
@@ -116,47 +114,49 @@ class Link:
         self._poll.poll(None if timeout is None else 1000 * timeout)
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
+        """Close the connection; idempotent. Whoever waits for it gets a PeerLostError."""
         self._socket.close()
-        with self._lock:
-            self._lost.set()
-            for fd in (self._end_read, self._end_write):
-                if fd >= 0:
-                    os.close(fd)
-            self._end_read = self._end_write = -1
 
     def _gone(self) -> str:
         return f"the connection to {self.url} is gone"
 
-    def _closed(self) -> None:
-        self._lost.set()
-        with self._lock:
-            if self._end_write >= 0:
-                os.write(self._end_write, b"\0")
-        if self._on_closed is not None:
-            self._on_closed()
+    def _next(self) -> bytearray | None:
+        try:
+            received = self._socket.receive()
+        except TransportError:
+            if not self.lost:
+                raise
+            # closed, by another thread maybe
+            return None
+        return None if received is None else received[1]
 
     def _transmit(
         self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[wire.Buffer]
     ) -> None:
         if self.lost:
             raise PeerLostError(self._gone())
-        with self._lock:
-            self._told = self._taken
-            head = wire.header(kind, ack=self._taken, target=target, id=number, size=size)
-            try:
-                self._socket.send(head, pieces)
-            except TransportError as error:
-                if self.lost:
-                    raise PeerLostError(self._gone()) from error
-                raise
+        taken = 0
 
-    def _take(self, data: bytes) -> Message | None:
+        def head() -> bytes:
+            nonlocal taken
+            taken = self._taken
+            return wire.header(kind, ack=taken, target=target, id=number, size=size)
+
+        try:
+            self._socket.send(head, pieces)
+        except TransportError as error:
+            if self.lost:
+                raise PeerLostError(self._gone()) from error
+            raise
+        self._told = max(self._told, taken)
+
+    def _take(self, data: wire.Buffer) -> Message | None:
         frame = wire.parse(data)
         self._taken += 1
         message = self._assembler.feed(frame)
         if self._taken - self._told >= _GRANT_AFTER:
-            self._transmit(Kind.GRANT, 0, 0, 0, ())
+            self._socket.post(wire.header(Kind.GRANT, ack=self._taken))
+            self._told = self._taken
         return message
 
     def _shake_hands(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
@@ -165,15 +165,22 @@ class Link:
         answer: tuple[Kind, bytes] | None = dialler.hello()
         while dialler.peer is None:
             if answer is not None:
-                kind, body = answer
-                self._socket.send(wire.header(kind, size=len(body)), [body])
-            while (received := self._socket.receive()) is None:
-                if self.lost:
+                self._say(*answer)
+            while True:
+                # asked before looking, so that a refusal is heard to its end
+                lost = self.lost
+                data = self._next()
+                if data is not None:
+                    break
+                if lost:
                     msg = f"{self.url} closed the connection during the handshake; it is of another run"
                     raise HandshakeError(msg)
                 if time.monotonic() > deadline:
                     msg = f"{self.url} did not answer the handshake within {timeout:g} s"
                     raise HandshakeError(msg)
                 self.wait(max(0.0, deadline - time.monotonic()))
-            answer = dialler.receive(wire.parse(received[1]))
+            answer = dialler.receive(wire.parse(data))
         return dialler.peer
+
+    def _say(self, kind: Kind, body: bytes) -> None:
+        self._socket.send(lambda: wire.header(kind, size=len(body)), [body])

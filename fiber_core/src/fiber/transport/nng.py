@@ -10,6 +10,8 @@ This module and ``fork.py`` are the only importers of pynng.
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,8 +23,12 @@ from fiber.exceptions import HandshakeError, TransportError
 from fiber.transport import fork, wire
 from fiber.transport.identity import Credentials
 
+#: frames that nng keeps for the listener to read, of all peers together
+BACKLOG = 128
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
+# milliseconds until nng redials, which is of no use here, see _Line.admit
+_NEVER = 10**9
 _tuned = False
 _tune_lock = threading.Lock()
 
@@ -65,7 +71,7 @@ class _Opener(Protocol):
 class _RawSocket:
     """What both sides share: open, send, receive, close."""
 
-    def __init__(self, opener: _Opener, *, max_frame: int, buffer: int) -> None:
+    def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
         _tune()
         self._socket = pynng.Socket(
@@ -74,6 +80,7 @@ class _RawSocket:
             recv_max_size=max_frame + 64,
             recv_buffer_size=buffer,
             send_buffer_size=buffer,
+            **options,
         )
         self._raw = self._socket.socket
         self._closed = False
@@ -84,28 +91,9 @@ class _RawSocket:
         self._tls: list[pynng.TLSConfig] = []
         fork.register(self)
 
-    def _send(self, pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
-        fork.check()
-        holder = ffi.new("nng_msg **")
-        size = len(head) + sum(len(piece) for piece in pieces)
-        _check(lib.nng_msg_alloc(holder, 0))
-        message = holder[0]
-        try:
-            _check(lib.nng_msg_reserve(message, size))
-            _check(lib.nng_msg_append(message, head, len(head)))
-            for piece in pieces:
-                if len(piece):
-                    _check(lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece)))
-            if pipe is not None:
-                _check(lib.nng_msg_header_append_u32(message, pipe))
-            _check(lib.nng_msg_header_append_u32(message, _END))
-            _check(lib.nng_sendmsg(self._raw, message, 0))
-        except BaseException:
-            lib.nng_msg_free(message)
-            raise
-
-    def receive(self) -> tuple[int, bytes] | None:
+    def receive(self) -> tuple[int, bytearray] | None:
         """The next frame with the pipe it came by, or None where there is none now."""
+        fork.check()
         holder = ffi.new("nng_msg **")
         code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
         if code == lib.NNG_EAGAIN:
@@ -114,7 +102,8 @@ class _RawSocket:
         message = holder[0]
         try:
             pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
-            body = ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message))[:]
+            # writable, as the arrays that are made of it without another copy must be
+            body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
         finally:
             lib.nng_msg_free(message)
         return pipe, body
@@ -130,21 +119,46 @@ class _RawSocket:
 
     def abandon(self) -> None:
         """In a process forked by the user: never touch nng again."""
+        self._lock = threading.Lock()
         self._closed = True
         # pynng's close() and __del__ do nothing without it; nng would abort the process
         self._socket.__dict__.pop("_socket", None)
 
 
+def _build(pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> Any:
+    """A message of nng's; it is ours until nng takes it."""
+    fork.check()
+    holder = ffi.new("nng_msg **")
+    _check(lib.nng_msg_alloc(holder, 0))
+    message = holder[0]
+    try:
+        _check(lib.nng_msg_reserve(message, len(head) + sum(len(piece) for piece in pieces)))
+        _check(lib.nng_msg_append(message, head, len(head)))
+        for piece in pieces:
+            if len(piece):
+                _check(lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece)))
+        if pipe is not None:
+            _check(lib.nng_msg_header_append_u32(message, pipe))
+        _check(lib.nng_msg_header_append_u32(message, _END))
+    except BaseException:
+        lib.nng_msg_free(message)
+        raise
+    return message
+
+
 class ListeningSocket(_RawSocket):
-    """Raw REP0: many peers, addressed by pipe."""
+    """Raw REP0: many peers, addressed by pipe. The callbacks run on nng's threads."""
 
     def __init__(
         self,
         *,
+        on_opened: Callable[[int], None],
         on_closed: Callable[[int], None],
         max_frame: int = wire.MAX_FRAME,
     ) -> None:
-        super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=128)
+        super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
+        # before the pipe may carry its first frame
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
 
     def listen(self, url: str, credentials: Credentials) -> str:
@@ -153,14 +167,14 @@ class ListeningSocket(_RawSocket):
         Raises:
             TransportError: the address cannot be bound.
         """
-        if url.startswith("tls+"):
-            config = _tls(credentials, pynng.TLSConfig.MODE_SERVER)
-            self._tls.append(config)
-            self._socket.tls_config = config
         try:
+            if url.startswith("tls+"):
+                config = _tls(credentials, pynng.TLSConfig.MODE_SERVER)
+                self._tls.append(config)
+                self._socket.tls_config = config
             listener = self._socket.listen(url)
         except pynng.NNGException as error:
-            msg = f"cannot listen on {url}: {error}"
+            msg = f"cannot listen on {url}: {str(error).lower()}"
             raise TransportError(msg) from error
         bound = str(listener.url)
         fork.remember_listener(bound)
@@ -168,34 +182,70 @@ class ListeningSocket(_RawSocket):
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
         """Hand one frame for a peer to nng; silently nothing where the pipe is gone."""
-        self._send(pipe, head, pieces)
+        message = _build(pipe, head, pieces)
+        # never waits: what a pipe has no room for, nng drops, which is what windows are for
+        code = lib.nng_sendmsg(self._raw, message, 0)
+        if code:
+            lib.nng_msg_free(message)
+            _check(code)
 
     def close_pipe(self, pipe: int) -> None:
         """Cut one peer off."""
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - pynng has no public look-up by id
         if handle is not None:
-            handle.close()
+            # fails only where it is closed already
+            lib.nng_pipe_close(handle.pipe)
+
+
+class _Line:
+    """The one pipe that a dialling socket ever has, and the news of its end."""
+
+    def __init__(self) -> None:
+        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
+        # which is closed with the last object that may look at it
+        self.fd, self._write = os.pipe()
+        self.lost = False
+        self._admitted = False
+
+    def admit(self, pipe: Any) -> None:
+        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
+        if self._admitted:
+            pipe.close()
+        self._admitted = True
+
+    def end(self, _: Any = None) -> None:
+        if not self.lost:
+            self.lost = True
+            os.write(self._write, b"\0")
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+        os.close(self._write)
 
 
 class DiallingSocket(_RawSocket):
     """Raw REQ0: one peer."""
 
-    def __init__(
-        self,
-        *,
-        on_closed: Callable[[], None],
-        max_frame: int = wire.MAX_FRAME,
-    ) -> None:
-        super().__init__(lib.nng_req0_open_raw, max_frame=max_frame, buffer=32)
-        self._pipes = 0
-        self._socket.add_pre_pipe_connect_cb(self._first_only)
-        self._socket.add_post_pipe_remove_cb(lambda _: on_closed())
+    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
+        super().__init__(
+            lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
+        )
+        self._line = _Line()
+        # the newest news of what was taken in goes out last
+        self._order = threading.Lock()
+        self._posted: list[Any] = []
+        self._socket.add_pre_pipe_connect_cb(self._line.admit)
+        self._socket.add_post_pipe_remove_cb(self._line.end)
 
-    def _first_only(self, pipe: Any) -> None:
-        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
-        self._pipes += 1
-        if self._pipes > 1:
-            pipe.close()
+    @property
+    def end_fd(self) -> int:
+        """Readable once the peer is gone."""
+        return self._line.fd
+
+    @property
+    def lost(self) -> bool:
+        """True once the peer is gone, or the socket closed."""
+        return self._line.lost
 
     def dial(self, url: str, credentials: Credentials) -> None:
         """Connect.
@@ -204,23 +254,106 @@ class DiallingSocket(_RawSocket):
             TransportError: nobody listens there.
             HandshakeError: TLS failed.
         """
-        if url.startswith("tls+"):
-            config = _tls(credentials, pynng.TLSConfig.MODE_CLIENT)
-            self._tls.append(config)
-            self._socket.tls_config = config
+        # before, so that no fork finds a descriptor that nobody knows of
+        fork.remember_dialled(url)
         try:
+            if url.startswith("tls+"):
+                config = _tls(credentials, pynng.TLSConfig.MODE_CLIENT)
+                self._tls.append(config)
+                self._socket.tls_config = config
             self._socket.dial(url, block=True)
         except (pynng.CryptoError, pynng.AuthenticationError) as error:
             msg = (
-                f"TLS to {url} failed ({error}); the listener is of another run, the clocks of the "
-                "two hosts differ by more than ten minutes, or something in between is no tunnel"
+                f"TLS to {url} failed ({str(error).lower()}); the listener is of another run, the "
+                "clocks of the two hosts differ by more than ten minutes, or something in between "
+                "is no tunnel"
             )
             raise HandshakeError(msg) from error
         except pynng.NNGException as error:
-            msg = f"cannot reach {url}: {error}"
+            msg = f"cannot reach {url}: {str(error).lower()}"
             raise TransportError(msg) from error
-        fork.remember_dialled(url)
 
-    def send(self, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
-        """Hand one frame to nng; waits while the listener holds us back."""
-        self._send(None, head, pieces)
+    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
+        """Hand one frame to nng; waits while the listener holds us back.
+
+        Args:
+            head: makes the header; asked again after a wait, so that it tells the newest.
+            pieces: the body.
+
+        Raises:
+            TransportError: the peer is gone, or the socket closed.
+        """
+        with self._order:
+            message = _build(None, head(), pieces)
+            code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+        # outside of any try: an interrupt must not free what nng may have taken
+        while code:
+            try:
+                if code != lib.NNG_EAGAIN:
+                    _check(code)
+                self._wait_for_room()
+            except BaseException:
+                lib.nng_msg_free(message)
+                raise
+            with self._order:
+                ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
+                code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+
+    def _wait_for_room(self) -> None:
+        holder = ffi.new("int *")
+        _check(lib.nng_socket_get_int(self._raw, b"send-fd", holder))
+        poll = select.poll()
+        poll.register(holder[0], select.POLLIN)
+        poll.register(self._line.fd, select.POLLIN)
+        poll.poll()
+        if self._line.lost:
+            msg = "the connection is gone"
+            raise TransportError(msg)
+
+    def post(self, head: bytes) -> None:
+        """Hand a frame without a body to nng and never wait; nng sends it as soon as it can.
+
+        A reader that waited for room could wait for a peer whose reader waits for ours.
+        """
+        message = _build(None, head, ())
+        with self._order:
+            code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+            if code == lib.NNG_EAGAIN and not self._closed:
+                self._posted = [aio for aio in self._posted if not _finished(aio)]
+                holder = ffi.new("nng_aio **")
+                _check(lib.nng_aio_alloc(holder, ffi.NULL, ffi.NULL))
+                lib.nng_aio_set_msg(holder[0], message)
+                lib.nng_send_aio(self._raw, holder[0])
+                self._posted.append(holder[0])
+            elif code:
+                lib.nng_msg_free(message)
+
+    def close(self) -> None:
+        """Close it; what was handed to nng and not sent yet is lost."""
+        # first, so that whoever meets a closed socket knows why
+        self._line.end()
+        super().close()
+        with self._order:
+            posted, self._posted = self._posted, []
+        for aio in posted:
+            lib.nng_aio_wait(aio)
+            _finished(aio)
+
+    def abandon(self) -> None:
+        """In a process forked by the user: never touch nng again."""
+        super().abandon()
+        # no byte: the other end of the pipe is the parent's
+        self._line.lost = True
+        self._order = threading.Lock()
+        self._posted = []
+
+
+def _finished(aio: Any) -> bool:
+    """True where it was done, and is no more."""
+    if lib.nng_aio_busy(aio):
+        return False
+    if lib.nng_aio_result(aio):
+        # not sent, and still ours
+        lib.nng_msg_free(lib.nng_aio_get_msg(aio))
+    lib.nng_aio_free(aio)
+    return True

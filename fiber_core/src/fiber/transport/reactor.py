@@ -47,6 +47,7 @@ class Reactor:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._lock = threading.Lock()
+        # -1 once closed: an event may still come from one of nng's threads
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -95,9 +96,9 @@ class Reactor:
             done.set()
 
         self.call_soon(forget)
-        while not done.wait(0.5):
-            if not self._thread.is_alive():
-                return
+        while self._thread.is_alive() and not done.wait(0.5):
+            # the thread may have ended without a look at what came last
+            continue
 
     def _forget(self, fd: int) -> None:
         try:
@@ -117,20 +118,32 @@ class Reactor:
 
     def abandon(self) -> None:
         """In a process forked by the user, which has no such thread: close the descriptors."""
+        # another thread may have held it
+        self._lock = threading.Lock()
         self._stopping = True
-        for fd in (self._wake_read, self._wake_write):
-            os.close(fd)
+        self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            descriptors = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
         self._selector.close()
+        for fd in descriptors:
+            if fd >= 0:
+                os.close(fd)
 
     def _wake(self) -> None:
         if self._awake or self.is_current:
             return
         self._awake = True
-        try:
-            os.write(self._wake_write, b"\0")
-        except (BlockingIOError, OSError):
-            # full: it is about to wake; closed: it has ended
-            return
+        with self._lock:
+            if self._wake_write < 0:
+                return
+            try:
+                os.write(self._wake_write, b"\0")
+            except BlockingIOError:
+                # full: it is about to wake
+                return
 
     def _drain_wake(self) -> None:
         try:
@@ -149,9 +162,7 @@ class Reactor:
                 for _ in range(len(self._soon)):
                     self._call(self._soon.popleft())
         finally:
-            self._selector.close()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._release()
 
     def _timeout(self) -> float:
         if self._soon:
@@ -177,5 +188,5 @@ class Reactor:
     def _call(self, action: Callable[[], Any]) -> None:
         try:
             action()
-        except Exception:
+        except BaseException:  # sys.exit() of a user's callback ends no thread of ours
             log.exception("fiber: an event handler failed; the others go on")

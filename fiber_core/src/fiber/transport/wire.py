@@ -15,7 +15,8 @@ Header, little-endian, 32 bytes::
     Q   size     bytes of the whole body; in a PART, the offset of its bytes
 
 Object bodies (``pack``/``unpack``): ``I`` count of out-of-band buffers, ``Q`` length of the pickle,
-``Q`` length of each buffer, then the pickle and the buffers.
+``Q`` length of each buffer, then the pickle and the buffers, each buffer after as many zeros as
+bring it to a multiple of 16 bytes, where arrays expect to begin.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def split(
     filled = 0
     for segment in segments:
         view = memoryview(segment)
-        while len(view):
+        while view:
             taken = view[: room - filled]
             pieces.append(taken)
             filled += len(taken)
@@ -178,8 +179,8 @@ def _part(
 class Assembler:
     """Puts the frames of one peer's messages together again; pure."""
 
-    def __init__(self, *, max_partial: int = 64) -> None:
-        # what a peer may leave unfinished at once; more is not honest traffic
+    def __init__(self, *, max_partial: int = 8) -> None:
+        # what a peer may leave unfinished at once; an honest one sends one large message at a time
         self._max_partial = max_partial
         self._partial: dict[tuple[int, int], tuple[Kind, int, bytearray]] = {}
 
@@ -188,17 +189,20 @@ class Assembler:
 
         Raises:
             WireError: a part that nobody announced, out of order, or beyond its message's size.
+
+        A sender that was interrupted leaves a message unfinished: one that begins with the same
+        number takes its place, and of too many the oldest goes.
         """
         key = (frame.target, frame.id)
         if frame.kind is not Kind.PART:
             if len(frame.body) == frame.size:
                 return Message(frame.kind, frame.target, frame.id, frame.body)
-            if key in self._partial or len(self._partial) >= self._max_partial:
-                msg = f"message {frame.id} begins again, or too many are unfinished"
-                raise WireError(msg)
-            if not len(frame.body):
+            if not frame.body:
                 msg = f"message {frame.id} begins with an empty frame"
                 raise WireError(msg)
+            self._partial.pop(key, None)
+            if len(self._partial) >= self._max_partial:
+                del self._partial[next(iter(self._partial))]
             # grown as bytes come: an announced size alone costs no memory
             self._partial[key] = (frame.kind, frame.size, bytearray(frame.body))
             return None
@@ -218,6 +222,8 @@ class Assembler:
 
 
 _COUNT = struct.Struct("<I")
+_ALIGNMENT = 16
+_ZEROS = bytes(_ALIGNMENT)
 
 
 def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
@@ -225,7 +231,15 @@ def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     lengths = struct.pack(
         f"<I{1 + len(buffers)}Q", len(buffers), len(pickled), *(len(b) for b in buffers)
     )
-    return [lengths, pickled, *buffers]
+    segments: list[Buffer] = [lengths, pickled]
+    end = len(lengths) + len(pickled)
+    for buffer in buffers:
+        gap = -end % _ALIGNMENT
+        if gap:
+            segments.append(_ZEROS[:gap])
+        segments.append(buffer)
+        end += gap + len(buffer)
+    return segments
 
 
 def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
@@ -244,14 +258,16 @@ def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
         msg = f"object body of {len(body)} bytes is cut short"
         raise WireError(msg) from error
     start = _COUNT.size + 8 * (1 + count)
-    if start + sum(lengths) != len(body):
-        msg = f"object body of {len(body)} bytes, its parts need {start + sum(lengths)}"
+    end = start + lengths[0]
+    spans = []
+    for length in lengths[1:]:
+        begin = end + -end % _ALIGNMENT
+        end = begin + length
+        spans.append((begin, end))
+    if end != len(body):
+        msg = f"object body of {len(body)} bytes, its parts need {end}"
         raise WireError(msg)
-    views = []
-    for length in lengths:
-        views.append(body[start : start + length])
-        start += length
-    return views[0], views[1:]
+    return body[start : start + lengths[0]], [body[begin:end] for begin, end in spans]
 
 
 def joined(segments: Iterable[Buffer]) -> bytes:
