@@ -74,7 +74,9 @@ def kill_master(tmp_path, mark, kind, delay):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(delay)
-    strangers = {p.pid for p in psutil.Process(master.pid).children()} if kind == "forked" else set()
+    strangers = (
+        {p.pid for p in psutil.Process(master.pid).children()} if kind == "forked" else set()
+    )
     master.kill()
     master.wait(30)
     return runtime, strangers
@@ -135,5 +137,3 @@ def test_a_killed_supervisor_costs_no_task():
         assert supervisor.pid != os.getpid()
         supervisor.kill()
         assert result.get(60) == list(range(600))
-
-

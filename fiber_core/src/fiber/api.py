@@ -17,11 +17,12 @@ def cpu_count() -> int:
     return runtime.current().cpu_count()
 
 
-def get_backend() -> Backend:
-    """The selected backend, as the current program uses it.
+def get_backend(name: str | None = None) -> Backend:
+    """The selected backend, as the current program uses it; or another one by name, to look at.
 
     Raises:
         UnknownBackendError: nobody offers one of that name.
         BackendNotInstalledError: its distribution is not installed; the text has the command.
     """
-    return runtime.current().backend
+    current = runtime.current()
+    return current.backend if name is None else current.backend_named(name)

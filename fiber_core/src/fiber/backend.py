@@ -14,7 +14,34 @@ if TYPE_CHECKING:
     from fiber.config import Config
     from fiber.plugins import Plugins
 
-__all__ = ["choose_backend", "load_backend"]
+__all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
+
+
+def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, BackendInfo]:
+    """Settings, plugins and chosen backend of a program that begins.
+
+    Raises:
+        ConfigError: an unknown key or a bad value.
+        BackendError: the one that was named cannot be used.
+    """
+    from fiber.config import load_config
+    from fiber.plugins import load_plugins
+
+    plugins = load_plugins()
+    installed = tuple(plugins.backends().values())
+    core = load_config(arguments, backends=installed)
+    info = choose_backend(plugins, core, os.environ)
+    return load_config(arguments, backend_info=info, backends=installed), plugins, info
+
+
+def open_backend(plugins: Plugins, info: BackendInfo) -> Backend:
+    """Make a backend of no run, to look at what is there, with its own settings."""
+    from fiber.config import load_config
+
+    installed = tuple(plugins.backends().values())
+    config = load_config({}, backend_info=info, backends=installed)
+    context = BackendContext(config=config.settings, providers=plugins.providers())
+    return load_backend(plugins, info.name, context)
 
 
 def choose_backend(

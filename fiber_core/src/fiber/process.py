@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from multiprocessing import process as _process
 from multiprocessing.process import active_children, current_process, parent_process
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fiber import hints, runtime
 from fiber.launch.child import Child
 from fiber.model import ResourceRequest
+
+# its children are kept there, where the stdlib's own functions and exit handler look
+_stdlib: Any = _process
 
 __all__ = ["Process", "active_children", "current_process", "parent_process"]
 
@@ -23,6 +27,18 @@ class Process(_process.BaseProcess):
         StartError: from ``join`` and ``exitcode``, when the platform could not start it; the text
             has the platform's own words.
     """
+
+    if TYPE_CHECKING:
+        # what BaseProcess keeps and its stubs do not tell
+        _popen: Child | None
+        _parent_pid: int
+        _closed: bool
+        _config: dict[str, Any]
+        _target: Callable[..., Any] | None
+        _args: tuple[Any, ...]
+        _kwargs: dict[str, Any]
+
+        def _check_closed(self) -> None: ...
 
     # read by the stdlib's child-side code: nobody's start method is changed there
     _start_method = None
@@ -44,7 +60,7 @@ class Process(_process.BaseProcess):
         assert not me._config.get("daemon") or me._config.get("fiber_may_have_children"), (
             "daemonic processes are not allowed to have children"
         )
-        _process._cleanup()
+        _stdlib._cleanup()
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:
@@ -52,14 +68,12 @@ class Process(_process.BaseProcess):
         self._popen = child
         # as the stdlib: the target may hold what holds us
         del self._target, self._args, self._kwargs
-        _process._children.add(self)
+        _stdlib._children.add(self)
 
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
         current = runtime.current()
-        return current.launcher.launch(
-            self, resources=requested(meta, current), image=meta.image
-        )
+        return current.launcher.launch(self, resources=requested(meta, current), image=meta.image)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the child has ended, or ``timeout`` seconds have passed.
@@ -105,7 +119,7 @@ class Process(_process.BaseProcess):
                 raise ValueError(msg)
             self._popen.close()
             self._popen = None
-            _process._children.discard(self)
+            _stdlib._children.discard(self)
         self._closed = True
 
 

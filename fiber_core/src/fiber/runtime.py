@@ -6,15 +6,16 @@ import itertools
 import logging
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Mapping
 from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fiber.backend import choose_backend, load_backend, load_settings, open_backend
 from fiber.exceptions import FiberError
-from fiber.model import BackendContext, JobSpec, JobStatus, ListenAddress, Peers
+from fiber.logs import configure_logging
+from fiber.model import BackendContext, JobSpec
 from fiber.transport import fork
 from fiber.transport.identity import Credentials
 
@@ -36,8 +37,6 @@ log = logging.getLogger("fiber")
 _lock = threading.RLock()
 _current: Runtime | None = None
 _arguments: dict[str, Any] = {}
-# what the program had before it imported fiber; what it changed since is passed on to remote jobs
-_environ_at_import = dict(os.environ)
 
 
 def current() -> Runtime:
@@ -78,21 +77,9 @@ def init(**arguments: Any) -> None:
         if runtime is not None:
             runtime.close()
         # judged at once, so that the mistake is reported where it was made
-        _load_config(arguments)
+        load_settings(arguments)
         _arguments.clear()
         _arguments.update(arguments)
-
-
-def _load_config(arguments: Mapping[str, Any]) -> tuple[Config, Plugins, BackendInfo]:
-    from fiber.backend import choose_backend
-    from fiber.config import load_config
-    from fiber.plugins import load_plugins
-
-    plugins = load_plugins()
-    installed = tuple(plugins.backends().values())
-    core = load_config(arguments, backends=installed)
-    info = choose_backend(plugins, core, os.environ)
-    return load_config(arguments, backend_info=info, backends=installed), plugins, info
 
 
 class Runtime:
@@ -133,6 +120,7 @@ class Runtime:
         self._hello = hello
         self._lock = threading.RLock()
         self._backend: Backend | None = None
+        self._others: dict[str, Backend] = {}
         self._reactor: Reactor | None = None
         self._endpoint: Endpoint | None = None
         self._launcher: Launcher | None = None
@@ -145,7 +133,7 @@ class Runtime:
     @classmethod
     def of_master(cls, arguments: Mapping[str, Any]) -> Runtime:
         """The runtime of the process that begins a run."""
-        config, plugins, info = _load_config(arguments)
+        config, plugins, info = load_settings(arguments)
         runtime = cls(
             credentials=Credentials.new(),
             config=config,
@@ -154,7 +142,7 @@ class Runtime:
             plugins=plugins,
             info=info,
         )
-        _configure_logging(config)
+        configure_logging(config)
         # after the finalizers of pools and queues (priorities above), and after non-daemon
         # children were joined: the stdlib does that between positive and other priorities
         runtime._finalizer = util.Finalize(None, runtime.close, exitpriority=-100)
@@ -182,7 +170,7 @@ class Runtime:
             instructions=instructions,
             index=index,
         )
-        _configure_logging(config)
+        configure_logging(config)
         _current = runtime
         return runtime
 
@@ -234,19 +222,8 @@ class Runtime:
         """The chosen backend as its plugin announces it."""
         with self._lock:
             if self._info is None:
-                from fiber.backend import choose_backend
-
                 self._info = choose_backend(self.plugins, self.config, os.environ)
             return self._info
-
-    def environment(self) -> dict[str, str]:
-        """Variables for a job: settings, names listed in ``env``, what the program changed."""
-        changed = {
-            key: value
-            for key, value in os.environ.items()
-            if _environ_at_import.get(key) != value or key in self.config.env
-        }
-        return {**changed, **self.config.to_environ(), "FIBER_BACKEND": self.info.name}
 
     # -- what it owns, made on first use
 
@@ -256,8 +233,6 @@ class Runtime:
         with self._lock:
             if self._backend is None:
                 self._refuse_if_closed()
-                from fiber.backend import load_backend
-
                 context = BackendContext(
                     config=self.config.settings,
                     providers=self.plugins.providers(),
@@ -267,6 +242,22 @@ class Runtime:
                 )
                 self._backend = load_backend(self.plugins, self.info.name, context)
             return self._backend
+
+    def backend_named(self, name: str) -> Backend:
+        """A backend by name: the chosen one, or another to look at, closed with the runtime.
+
+        Raises:
+            BackendError: it is unknown, not installed or cannot be loaded.
+        """
+        info = self.plugins.find_backend(name)
+        if info.name == self.info.name:
+            return self.backend
+        with self._lock:
+            found = self._others.get(info.name)
+            if found is None:
+                self._refuse_if_closed()
+                found = self._others[info.name] = open_backend(self.plugins, info)
+            return found
 
     @property
     def hello(self) -> Hello:
@@ -296,12 +287,13 @@ class Runtime:
         with self._lock:
             if self._endpoint is None:
                 self._refuse_if_closed()
+                from fiber.launch.address import choose_address
                 from fiber.transport.endpoint import Endpoint
 
                 endpoint = Endpoint(
                     self._credentials, self.hello, self.reactor, max_frame=self.config.max_frame
                 )
-                endpoint.listen(self._listen_address())
+                endpoint.listen(choose_address(self))
                 self._endpoint = endpoint
             return self._endpoint
 
@@ -357,28 +349,10 @@ class Runtime:
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
         return job
 
-    @property
-    def has_plugins(self) -> bool:
-        """True where plugins were loaded, so that notifications have a receiver."""
-        return self._plugins is not None
-
-    def notify_job_changed(self, job: Job, previous: JobStatus | None, current: JobStatus) -> None:
-        """Tell plugins of a job; their errors are logged."""
-        try:
-            self.plugins.hook.fiber_job_changed(job=job, previous=previous, current=current)
-        except Exception:
-            log.exception("fiber: a plugin's fiber_job_changed failed")
-
-    def notify_worker_lost(
-        self, worker: str, cause: Reason, requeued: int, abandoned: int
-    ) -> None:
-        """Tell plugins of a pool's loss; their errors are logged."""
-        try:
-            self.plugins.hook.fiber_worker_lost(
-                worker=worker, cause=cause, requeued=requeued, abandoned=abandoned
-            )
-        except Exception:
-            log.exception("fiber: a plugin's fiber_worker_lost failed")
+    def notify(self, hook: str, **facts: Any) -> None:
+        """Tell plugins of something; their errors are logged, each by itself."""
+        if self._plugins is not None:
+            self._plugins.notify(hook, **facts)
 
     def cpu_count(self) -> int:
         """CPUs that the backend has for jobs, at least 1."""
@@ -397,6 +371,8 @@ class Runtime:
         self.closing = True
         for part in reversed(self._parts):
             part.close()
+        for backend in self._others.values():
+            backend.close()
         if self._backend is not None:
             self._backend.close()
         if self._launcher is not None:
@@ -419,41 +395,3 @@ class Runtime:
         if self.closing:
             msg = "this process is ending; nothing new can be started"
             raise FiberError(msg)
-
-    def _listen_address(self) -> ListenAddress:
-        same_host = self.info.capabilities.same_host
-        peers = Peers(
-            same_host=same_host,
-            directory=str(self.directory),
-            name=self.ident,
-            config=self.config.settings,
-            environ=dict(os.environ),
-        )
-        interfaces: tuple[Any, ...] = ()
-        if not same_host:
-            from fiber.transport.interfaces import interfaces as read
-
-            interfaces = read()
-        address: ListenAddress = self.plugins.hook.fiber_listen_address(
-            backend=self.info.name, peers=peers, interfaces=interfaces
-        )
-        return address
-
-
-def _configure_logging(config: Config) -> None:
-    """Where the user asked for fiber's own log; a program that configures logging is left alone."""
-    level = logging.DEBUG if config.debug else config.log_level.upper()
-    if config.debug or config.is_set("log_level"):
-        log.setLevel(level)
-    if config.log_file is not None and not any(
-        isinstance(handler, logging.FileHandler) for handler in log.handlers
-    ):
-        handler = logging.FileHandler(config.log_file, delay=True)
-        handler.setFormatter(
-            logging.Formatter("%(asctime)s %(processName)s %(levelname)s %(message)s")
-        )
-        log.addHandler(handler)
-    elif config.debug and not log.handlers:
-        handler_ = logging.StreamHandler(sys.stderr)
-        handler_.setFormatter(logging.Formatter("%(processName)s %(levelname)s %(message)s"))
-        log.addHandler(handler_)

@@ -61,9 +61,7 @@ class CrewOptions:
 class Crew:
     """Starts its workers with its first call, and ends them with :meth:`close`."""
 
-    def __init__(
-        self, runtime: Runtime, needs: Needs, options: CrewOptions, *, name: str
-    ) -> None:
+    def __init__(self, runtime: Runtime, needs: Needs, options: CrewOptions, *, name: str) -> None:
         self._runtime = runtime
         self._needs = needs
         self._options = options
@@ -189,9 +187,13 @@ class Crew:
 
     def _lost(self, ident: str, attempt: Attempt | None, counts: bool) -> None:  # noqa: FBT001 - a callback of three values
         requeued, abandoned = self.dispatcher.lost(ident, attempt, counts=counts)
-        if self._runtime.has_plugins:
-            cause = attempt.reason if attempt is not None else Reason(ReasonKind.UNKNOWN)
-            self._runtime.notify_worker_lost(ident, cause, requeued, abandoned)
+        self._runtime.notify(
+            "fiber_worker_lost",
+            worker=ident,
+            cause=attempt.reason if attempt is not None else Reason(ReasonKind.UNKNOWN),
+            requeued=requeued,
+            abandoned=abandoned,
+        )
 
     def _fail(self, error: BaseException) -> None:
         self.error = error

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fiber.exceptions import BackendError, WireError
 from fiber.launch import bootstrap, modules
 from fiber.launch.child import Child
+from fiber.launch.environ import job_environment
 from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
@@ -82,11 +83,11 @@ class Launcher:
             name=process.name,
             argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
             entry=bootstrap.ENTRY,
-            env=self._runtime.environment(),
+            env=job_environment(self._runtime),
             cwd=os.getcwd(),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
-            image=image if image is not None else self._runtime.config.image,
+            image=image if image is not None else self._default_image(),
             processes=processes,
             log_prefix=self._runtime.config.log_prefix,
             labels={"process": process.name, "parent": self._runtime.ident},
@@ -108,6 +109,11 @@ class Launcher:
         for status in early:
             self._changed(job, child, status)
         return child
+
+    def _default_image(self) -> str | None:
+        # the setting is no matter where nothing runs in images
+        runtime = self._runtime
+        return runtime.config.image if runtime.info.capabilities.images else None
 
     def _payload(self, process: Any, child: Child) -> list[wire.Buffer]:
         preparation = spawn.get_preparation_data(process.name)
@@ -192,8 +198,7 @@ class Launcher:
     def _changed(self, job: Job, child: Child, status: JobStatus) -> None:
         previous = child.status
         child.changed(status)
-        if self._runtime.has_plugins:
-            self._runtime.notify_job_changed(job, previous, status)
+        self._runtime.notify("fiber_job_changed", job=job, previous=previous, current=status)
         if status.state.is_terminal:
             self.forget(child)
 
@@ -221,8 +226,13 @@ class Launcher:
 
     def terminate(self, child: Child) -> None:
         """SIGTERM to the child's processes."""
-        for index in range(child.processes):
-            self.signal(child, index, signal.SIGTERM)
+        if child.job is None:
+            return
+        if self._runtime.info.capabilities.fork:
+            for index in range(child.processes):
+                self.signal(child, index, signal.SIGTERM)
+        else:
+            self._runtime.backend.terminate(child.job)
 
     def kill(self, child: Child) -> None:
         """End the child and all its processes at once."""
@@ -247,12 +257,12 @@ def _refuse_stdlib_connections() -> None:
 
     def refuse(connection: Connection) -> tuple[Any, ...]:
         child = context.get_spawning_popen()
-        if isinstance(child, Child):
+        if child is not None:
             child.duplicate_for_child(connection.fileno())
         msg = "a connection of multiprocessing cannot be pickled; use fiber.Pipe"
         raise TypeError(msg)
 
-    copyreg.pickle(Connection, refuse)  # type: ignore[arg-type] # it never returns
+    copyreg.pickle(Connection, refuse)
 
 
 def _interpreter_flags() -> list[str]:

@@ -10,10 +10,12 @@ This module and ``fork.py`` are the only importers of pynng.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import util
 from typing import Any, Protocol
 
 import pynng
@@ -44,7 +46,16 @@ def _tune() -> None:
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_NUM_{name}_THREADS"), value)
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_MAX_{name}_THREADS"), value)
         lib.nng_init_set_parameter(lib.NNG_INIT_NUM_RESOLVER_THREADS, 1)
+        _end_last()
         _tuned = True
+
+
+def _end_last() -> None:
+    # pynng ends nng in an atexit handler, which would run before the stdlib's, that joins the
+    # children who still need us; among the stdlib's finalizers it comes after all others
+    end = pynng.nng._pynng_atexit  # noqa: SLF001 - there is no public way to put it off
+    atexit.unregister(end)
+    util.Finalize(None, end, exitpriority=-10_000)
 
 
 def _check(code: int) -> None:

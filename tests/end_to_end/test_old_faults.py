@@ -1,0 +1,306 @@
+"""Faults of the project that Fiber succeeds, each seen there once; one test for each here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+import fiber
+from fiber import runtime
+from fiber.exceptions import ConfigError, StartError, UnknownBackendError
+
+
+def identity(x):
+    return x
+
+
+def none(_):
+    return None
+
+
+def pid_after(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def kill_once(argument):
+    path, value = argument
+    try:
+        with open(path, "x"):
+            os.kill(os.getpid(), signal.SIGKILL)
+    except FileExistsError:
+        return value
+
+
+def fail(_):
+    raise KeyError("the task's own")
+
+
+def broken():
+    raise RuntimeError("the initializer's own")
+
+
+def take_and_die(queue, ready):
+    queue.get()
+    ready.put(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def echo(connection):
+    connection.send(connection.recv())
+
+
+def write_late(path):
+    time.sleep(0.5)
+    with open(path, "w") as stream:
+        stream.write("finished")
+
+
+def outer(path):
+    inner = fiber.Process(target=write_late, args=(path,))
+    inner.start()
+    inner.join()
+
+
+# -- pools
+
+
+@pytest.mark.parametrize("chunksize", [None, 1, 3])
+@pytest.mark.parametrize("error_handling", [True, False])
+def test_a_killed_worker_leaves_no_holes_and_hangs_nobody(tmp_path, chunksize, error_handling):
+    items = [(str(tmp_path / ("once" if n == 7 else "never")), n) for n in range(30)]
+    for n, (path, _) in enumerate(items):
+        if n != 7:
+            open(path, "a").close()
+    with fiber.Pool(2, error_handling=error_handling) as pool:
+        try:
+            assert pool.map(kill_once, items, chunksize) == list(range(30))
+        except fiber.WorkerCrashedError:
+            # at most once: the lost work is reported, the rest is there
+            assert not error_handling
+
+
+def test_a_tasks_exception_reaches_the_caller():
+    with fiber.Pool(2) as pool, pytest.raises(KeyError, match="the task's own"):
+        pool.map(fail, range(3))
+
+
+def test_a_failing_initializer_hangs_nobody():
+    with fiber.Pool(2, initializer=broken) as pool, pytest.raises(StartError, match="own"):
+        pool.map(identity, range(3))
+
+
+def test_lambdas_threads_and_none_results_hang_nobody():
+    with fiber.Pool(2) as pool:
+        assert pool.map(lambda x: x + 1, range(5)) == [1, 2, 3, 4, 5]
+        assert list(pool.imap(none, range(5))) == [None] * 5
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(pool.map(identity, range(50))))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert found == [list(range(50))] * 2
+
+
+def test_more_than_a_mebibyte_goes_through_a_pool():
+    data = os.urandom(3 * 2**20)
+    with fiber.Pool(1) as pool:
+        assert pool.apply(identity, (data,)) == data
+
+
+def test_the_first_worker_does_not_get_all_the_work():
+    with fiber.Pool(3) as pool:
+        assert len(set(pool.map(pid_after, [0.3] * 9))) == 3
+
+
+def test_a_pool_has_a_worker_a_cpu_and_the_methods_that_were_missing():
+    got = threading.Event()
+    with fiber.Pool() as pool:
+        assert pool.size == fiber.cpu_count()
+        result = pool.apply_async(identity, (1,), callback=lambda _: got.set())
+        result.wait(30)
+        assert result.ready()
+        assert result.get(timeout=1) == 1
+        assert got.wait(30)
+
+
+# -- processes
+
+
+def test_pids_are_real_and_children_can_be_killed_and_closed():
+    process = fiber.Process(target=time.sleep, args=(60,))
+    process.start()
+    assert psutil.Process(process.pid).is_running()
+    process.kill()
+    process.join(30)
+    process.close()
+
+
+def test_nested_children_can_be_joined(tmp_path):
+    process = fiber.Process(target=outer, args=(str(tmp_path / "inner"),))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert (tmp_path / "inner").read_text() == "finished"
+
+
+def test_a_program_waits_for_its_children_as_the_stdlib_does(tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            import fiber
+
+            def write_late(path):
+                time.sleep(0.5)
+                with open(path, "w") as stream:
+                    stream.write("finished")
+
+            if __name__ == "__main__":
+                fiber.Process(target=write_late, args=(sys.argv[1],)).start()
+                fiber.Process(target=time.sleep, args=(600,), daemon=True).start()
+            """
+        )
+    )
+    out = tmp_path / "out"
+    subprocess.run([sys.executable, "program.py", str(out)], cwd=tmp_path, check=True, timeout=60)
+    assert out.read_text() == "finished"
+
+
+# -- queues and pipes
+
+
+def test_more_than_a_mebibyte_goes_through_queues_and_pipes():
+    data = os.urandom(3 * 2**20)
+    here, there = fiber.Pipe()
+    process = fiber.Process(target=echo, args=(there,))
+    process.start()
+    here.send(data)
+    assert here.recv() == data
+    process.join(30)
+    queue = fiber.SimpleQueue()
+    queue.put(data)
+    assert queue.get() == data
+
+
+def test_a_reader_that_dies_takes_nothing_with_it_but_what_it_had():
+    queue, ready = fiber.SimpleQueue(), fiber.SimpleQueue()
+    for n in range(10):
+        queue.put(n)
+    process = fiber.Process(target=take_and_die, args=(queue, ready))
+    process.start()
+    ready.get()
+    process.join(30)
+    assert [queue.get() for _ in range(9)] == list(range(1, 10))
+
+
+def test_poll_and_empty_answer():
+    here, there = fiber.Pipe()
+    queue = fiber.SimpleQueue()
+    assert not here.poll(0)
+    assert queue.empty()
+    there.send(1)
+    queue.put(1)
+    assert here.poll(10)
+    assert not queue.empty()
+
+
+# -- trust
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_strangers_pickle_is_not_run_and_nobody_waits_for_a_silent_one(tmp_path):
+    pool = fiber.Pool(1)
+    (url,) = runtime.current().urls()
+    assert "0.0.0.0" not in url
+    path = url.removeprefix("ipc://")
+    strangers = []
+    for text in (b"", pickle.dumps(Bomb(str(tmp_path / "bomb"))), os.urandom(2000)):
+        stranger = socket.socket(socket.AF_UNIX)
+        stranger.connect(path)
+        stranger.sendall(text)
+        strangers.append(stranger)
+    assert pool.map(identity, range(10)) == list(range(10))
+    process = fiber.Process(target=identity, args=(1,))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    for stranger in strangers:
+        stranger.close()
+    pool.terminate()
+    pool.join()
+    assert not (tmp_path / "bomb").exists()
+
+
+def test_the_key_is_in_no_argv_environment_file_or_repr():
+    pool = fiber.Pool(1)
+    pool.map(identity, [1])
+    current = runtime.current()
+    key = current.credentials.key
+    needles = (key, key.hex().encode())
+    me = psutil.Process()
+    seen = [repr(current.credentials).encode()]
+    for process in [me, *me.children(recursive=True)]:
+        seen.append(" ".join(process.cmdline()).encode())
+        seen.append(repr(process.environ()).encode())
+    seen += [p.read_bytes() for p in current.directory.rglob("*") if p.is_file()]
+    assert not [text for text in seen for needle in needles if needle in text]
+    pool.terminate()
+    pool.join()
+
+
+# -- settings and hints
+
+
+def test_hints_of_one_pool_do_not_leak_into_the_next():
+    @fiber.meta(cpu=1)
+    def hinted(x):
+        return x
+
+    with fiber.Pool(1) as pool:
+        assert pool.map(hinted, [1]) == [1]
+    from fiber.hints import get_meta
+
+    assert get_meta(identity).resources.is_empty
+    with fiber.Pool(1) as pool:
+        assert pool.map(identity, [1]) == [1]
+
+
+def test_text_settings_are_typed_and_unknown_ones_are_errors(monkeypatch):
+    monkeypatch.setenv("FIBER_DEBUG", "false")
+    assert runtime.current().config.debug is False
+    runtime.current().close()
+    with pytest.raises(ConfigError, match="colour"):
+        fiber.init(colour="red")
+    monkeypatch.setenv("FIBER_BACKEND", "no-such-backend")
+    with pytest.raises(UnknownBackendError, match="no-such-backend"):
+        fiber.get_backend()
+
+
+def test_the_documented_file_is_read(tmp_path, monkeypatch):
+    (tmp_path / ".fiberconfig").write_text("[default]\nmax_attempts = 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert runtime.current().config.max_attempts == 5
