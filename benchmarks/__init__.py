@@ -1,0 +1,1 @@
+"""Speed of Fiber beside ``multiprocessing`` in one run: ``python -m benchmarks``."""

@@ -1,0 +1,211 @@
+"""Who is compared: each as a pool with ``map`` and ``apply``, imported only when it is its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from typing import Any, Protocol
+
+from benchmarks.model import BASELINE, JUDGED, OURS
+
+#: distributions of those that take part when they are installed
+OTHERS = {"loky": "loky", "distributed": "distributed", "ipyparallel": "ipyparallel", "ray": "ray"}
+
+
+class Session(Protocol):
+    """A pool of some framework; a task of ``map`` is sent on its own, as by ``chunksize=1``."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The results in order."""
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        """The result of one task, waited for."""
+
+
+def installed() -> list[str]:
+    """The other frameworks that can be imported."""
+    return [name for name in OTHERS if importlib.util.find_spec(name) is not None]
+
+
+def slowness(contender: str) -> int:
+    """By how much rows that count tasks shorten a round; those of 1 ms and more a task need it."""
+    return 1 if contender in JUDGED else 20
+
+
+def versions() -> dict[str, str]:
+    """Distributions that matter to a figure, where they are installed."""
+    found = {}
+    for name in ("fiber-core", "pynng", "cloudpickle", "numpy", *OTHERS.values()):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def module(contender: str) -> Any:
+    """What has ``Process``, ``Queue`` and ``Pool``: fiber, or the standard library's fork context."""
+    if contender == OURS:
+        import fiber
+
+        return fiber
+    if contender == BASELINE:
+        import multiprocessing
+
+        return multiprocessing.get_context("fork")
+    msg = f"{contender!r} has no processes and queues"
+    raise ValueError(msg)
+
+
+@contextlib.contextmanager
+def session(contender: str, workers: int) -> Iterator[Session]:
+    """A pool whose workers are all up."""
+    with _OPENERS[contender](workers) as opened:
+        # twice as many short sleeps as workers, so that every one takes part
+        opened.map(_pause, [0.02] * (2 * workers))
+        yield opened
+
+
+def _pause(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+class _Pool:
+    """The standard library's interface."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        found: list[Any] = self._pool.map(function, items, chunksize=1)
+        return found
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self._pool.apply(function, (item,))
+
+
+@contextlib.contextmanager
+def _fiber(workers: int) -> Iterator[Session]:
+    with module(OURS).Pool(workers) as pool:
+        yield _Pool(pool)
+
+
+@contextlib.contextmanager
+def _multiprocessing(workers: int) -> Iterator[Session]:
+    with module(BASELINE).Pool(workers) as pool:
+        yield _Pool(pool)
+
+
+class _Executor:
+    """The interface of ``concurrent.futures``."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return list(self._executor.map(function, items, chunksize=1))
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self._executor.submit(function, item).result()
+
+
+@contextlib.contextmanager
+def _loky(workers: int) -> Iterator[Session]:
+    import loky
+
+    executor = loky.get_reusable_executor(max_workers=workers)
+    yield _Executor(executor)
+    executor.shutdown(wait=True)
+
+
+class _Dask:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        found: list[Any] = self._client.gather(self._client.map(function, items, pure=False))
+        return found
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self._client.submit(function, item, pure=False).result()
+
+
+@contextlib.contextmanager
+def _distributed(workers: int) -> Iterator[Session]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=logging.ERROR,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield _Dask(client)
+
+
+class _View:
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        return list(self._view.map_sync(function, list(items), chunksize=1))
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self._view.apply_sync(function, item)
+
+
+@contextlib.contextmanager
+def _ipyparallel(workers: int) -> Iterator[Session]:
+    import ipyparallel
+
+    with ipyparallel.Cluster(n=workers, log_level=logging.ERROR) as client:
+        yield _View(client.load_balanced_view())
+
+
+class _Ray:
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._remotes: dict[int, Any] = {}
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        remote = self._remote(function)
+        found: list[Any] = self._ray.get([remote(item) for item in items])
+        return found
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self._ray.get(self._remote(function)(item))
+
+    def _remote(self, function: Callable[[Any], Any]) -> Any:
+        # exported once; the function is kept, so that its id stays its own
+        if id(function) not in self._remotes:
+            self._remotes[id(function)] = self._ray.remote(function).remote, function
+        return self._remotes[id(function)][0]
+
+
+@contextlib.contextmanager
+def _ray(workers: int) -> Iterator[Session]:
+    import ray
+
+    ray.init(
+        num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
+    try:
+        yield _Ray(ray)
+    finally:
+        ray.shutdown()
+
+
+_OPENERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Session]]] = {
+    OURS: _fiber,
+    BASELINE: _multiprocessing,
+    "loky": _loky,
+    "distributed": _distributed,
+    "ipyparallel": _ipyparallel,
+    "ray": _ray,
+}

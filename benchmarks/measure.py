@@ -1,0 +1,143 @@
+"""Runs rows: interleaved rounds of those that are judged, each contender in a program of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import rows
+from benchmarks.model import FLOOR, JUDGED, Row, Sizes, Values
+
+ROOT = Path(__file__).parents[1]
+#: seconds that a round, or a framework's start, may take
+PATIENCE = 180.0
+
+Say = Callable[[str], None]
+
+
+class ContenderError(Exception):
+    """A contender did not do its round; the text has what it wrote."""
+
+
+class Driver:
+    """A program that runs rounds; see :mod:`benchmarks.driver`."""
+
+    def __init__(self, row: str, contender: str, sizes: Sizes) -> None:
+        self._name = f"{contender} at {row}"
+        # removed with its last descriptor
+        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed by close()
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.driver", row, contender, json.dumps(sizes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def round(self) -> Mapping[str, float]:
+        """Have a round done.
+
+        Raises:
+            ContenderError: it ended, or took longer than a round may take.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("round\n")
+            self._process.stdin.flush()
+        values: dict[str, float] = json.loads(self._answer())
+        return values
+
+    def close(self) -> None:
+        """End it, by its own will within some seconds or else by force."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line: str = self._process.stdout.readline() if readable else ""
+        if not line:
+            what = "ended" if readable else f"gave no answer for {PATIENCE:.0f} s"
+            self._errors.seek(0)
+            text = f"{self._name} {what}:\n{self._errors.read()[-3000:]}"
+            raise ContenderError(text)
+        return line
+
+
+def measure(
+    names: Sequence[str], others: Sequence[str], sizes: Sizes, rounds: int, say: Say
+) -> Iterator[tuple[str, Values]]:
+    """Yield each row's values.
+
+    Args:
+        names: of rows.
+        others: frameworks to measure besides, each after the judged ones are done, because what
+            they leave running in the background would disturb those.
+        sizes: how much a round does.
+        rounds: how many there are.
+        say: told what goes on.
+    """
+    for name in names:
+        row = rows.load(name)
+        values: dict[str, dict[str, list[float]]] = {metric.name: {} for metric in row.METRICS}
+        judged = [who for who in JUDGED if can(row, who)]
+        for group in (judged, *([who] for who in others if can(row, who))):
+            say(f"{name}: {', '.join(group)}")
+            try:
+                _run(name, group, sizes, rounds, values)
+            except ContenderError as error:
+                if group is judged:
+                    raise
+                say(str(error))
+        yield name, values
+
+
+def can(row: Row, contender: str) -> bool:
+    """True where a contender can do a row."""
+    if contender == FLOOR:
+        return any(bar.against == FLOOR for metric in row.METRICS for bar in metric.bars)
+    return row.CONTENDERS is None or contender in row.CONTENDERS
+
+
+def _run(
+    name: str,
+    group: Sequence[str],
+    sizes: Sizes,
+    rounds: int,
+    values: dict[str, dict[str, list[float]]],
+) -> None:
+    with contextlib.ExitStack() as stack:
+        drivers = {}
+        for who in group:
+            drivers[who] = Driver(name, who, sizes)
+            stack.callback(drivers[who].close)
+        for number in range(rounds):
+            # nobody is always first, or always behind the same one
+            turn = number % len(group)
+            for who in (*group[turn:], *group[:turn]):
+                for metric, value in drivers[who].round().items():
+                    values[metric].setdefault(who, []).append(value)

@@ -1,0 +1,16 @@
+"""The rows of the table, a module each."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from benchmarks.model import Row
+
+#: in the order in which they are printed
+NAMES = ("overhead", "noop", "apply", "payload", "closure", "queue", "start")
+
+
+def load(name: str) -> Row:
+    """The module of a row."""
+    return cast("Row", importlib.import_module(f"benchmarks.rows.{name}"))

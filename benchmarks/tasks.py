@@ -1,0 +1,58 @@
+"""What workers are given to do; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+#: how often this process has unpickled a cargo
+_unpickled = 0
+
+
+def noop(item: Any) -> Any:
+    return item
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+class Cargo:
+    """Carries something big, and counts in each process how often it arrived."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __reduce__(self) -> Any:
+        return _unload, (self.content,)
+
+
+def _unload(content: Any) -> Cargo:
+    global _unpickled  # noqa: PLW0603 - a count a process is what is measured
+    _unpickled += 1
+    return Cargo(content)
+
+
+def weigh(cargo: Cargo, item: int) -> tuple[int, int, int]:
+    """Who did it, how often the cargo has arrived there, and something read from its end."""
+    # long enough for every worker to take part
+    time.sleep(0.02)
+    return os.getpid(), _unpickled, int(cargo.content[-1]) + item
+
+
+def write(items: Any, ready: Any, go: Any, count: int) -> None:
+    ready.put(None)
+    go.get()
+    for number in range(count):
+        items.put(number)
+    items.put(None)
+
+
+def read(items: Any, ready: Any, go: Any, done: Any) -> None:
+    ready.put(None)
+    go.get()
+    count = 0
+    while items.get() is not None:
+        count += 1
+    done.put(count)

@@ -1,0 +1,60 @@
+"""Every row of the benchmarks runs, with so little to do that nothing is said of speed."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import rows
+
+ROOT = Path(__file__).parents[2]
+MODULES = {"closure": "numpy"}
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--tiny", "--bars", "--rounds", "1", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=55,
+        check=False,
+    )
+    # 1 means that a bar was missed, which says nothing here
+    assert done.returncode in {0, 1}, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", rows.NAMES)
+def test_a_row_measures_us_and_multiprocessing(name, tmp_path):
+    needed = MODULES.get(name)
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    found = tmp_path / "found.json"
+
+    table = run("--rows", name, "--json", str(found))
+
+    results = json.loads(found.read_text())
+    metrics = rows.load(name).METRICS
+    assert list(results["metrics"]) == [metric.name for metric in metrics]
+    for metric in metrics:
+        one = results["metrics"][metric.name]
+        for who in ("fiber", "multiprocessing"):
+            (value,) = one["rounds"][who]
+            assert value > 0
+        assert len(one["bars"]) == len(metric.bars)
+        assert metric.title in table
+    assert results["machine"]["versions"]["fiber-core"]
+
+
+def test_a_run_can_be_drawn(tmp_path):
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    picture = tmp_path / "bars.png"
+
+    run("--rows", "start", "--plot", str(picture))
+
+    assert picture.read_bytes().startswith(b"\x89PNG")
