@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 
 from fiber.config_keys import Placer, key_prefix
-from fiber.config_sources import Origin, OriginKind, read_file
+from fiber.config_sources import FileSettings, Origin, OriginKind, read_file
 from fiber.config_values import build, parse_cpu, parse_memory, render, settings_of
 from fiber.model import BackendInfo
 
@@ -110,6 +110,12 @@ class Config:
     shrink_after: float = attrs.field(
         default=30.0, metadata=_about("seconds until an idle worker goes"), validator=_positive
     )
+    #: seconds that an ending process waits for readers of what is in its queues and pipes
+    linger: float = attrs.field(
+        default=10.0,
+        metadata=_about("seconds that an ending process waits for its readers"),
+        validator=attrs.validators.ge(0),
+    )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
     settings: Any = attrs.field(default=None, metadata=_INTERNAL, repr=False)
     #: canonical name of the backend that ``settings`` belong to
@@ -185,7 +191,7 @@ def load_config(
         ConfigError: an unknown key in arguments or file, or a bad value anywhere.
     """
     placer = Placer(settings_of(Config), backends, backend_info)
-    placer.add_file(read_file(Path.cwd() if directory is None else directory))
+    placer.add_file(_file_of(directory))
     placer.add_environ(os.environ if environ is None else environ)
     placer.add_arguments(arguments)
     core = placer.found.pop("")
@@ -204,3 +210,11 @@ def load_config(
                 settings = cls(**arguments_of)
                 origins |= {prefix + key: raw.origin for key, raw in raws.items()}
     return Config(**values, settings=settings, backend_name=backend_info.name, origins=origins)
+
+
+def _file_of(directory: str | Path | None) -> FileSettings:
+    try:
+        return read_file(Path.cwd() if directory is None else directory)
+    except FileNotFoundError:
+        # the working directory was removed under us
+        return FileSettings()

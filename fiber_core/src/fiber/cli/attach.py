@@ -30,11 +30,13 @@ _NOT_STARTED = 127
 
 def attend(session: Session, run: Run, spec: JobSpec) -> int:
     """Start a job, follow it, and return what this command ends with."""
-    job = session.submit(run.backend, spec)
     watcher = Watcher(run.backend, run.id)
-    follows = not session.info.capabilities.output
-    with watcher.signals(), _copied(run.backend, job) if follows else contextlib.nullcontext():
-        status, signum = _to_the_end(session, run.backend, job, watcher)
+    comes_by_itself = session.info.capabilities.output
+    with watcher.signals():
+        job = session.submit(run.backend, spec)
+        watcher.queue_signals()
+        with contextlib.nullcontext() if comes_by_itself else _copied(run.backend, job):
+            status, signum = _to_the_end(session, run.backend, job, watcher)
     if signum is not None:
         return after_signal(signum)
     if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:

@@ -74,13 +74,15 @@ def _python() -> Check:
 
 def _core_version() -> Check:
     home, code = Path(_version.__file__).parent, _version.__version__
+    detail = f"{code} in {home}"
     try:
         installed = importlib.metadata.version(_CORE)
     except importlib.metadata.PackageNotFoundError:
-        installed = "not installed"
-    detail = f"{code} in {home}"
-    if installed != code:
-        detail += f", while the installed {_CORE} is {installed}"
+        installed = ""
+        detail += f", and no {_CORE} is installed"
+    else:
+        if installed != code:
+            detail += f", while the installed {_CORE} is {installed}"
     fix = f"{_pip()} install --force-reinstall {_CORE}, or leave the folder that hides it"
     return Check(name=_CORE, ok=installed == code, detail=detail, fix=fix)
 

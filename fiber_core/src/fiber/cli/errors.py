@@ -8,7 +8,7 @@ import click
 
 from fiber.exceptions import ConfigError, FiberError
 
-__all__ = ["INTERRUPTED", "Failure", "after_signal", "is_true"]
+__all__ = ["INTERRUPTED", "Failure", "Interrupted", "after_signal", "is_true"]
 
 
 def after_signal(number: int) -> int:
@@ -18,6 +18,18 @@ def after_signal(number: int) -> int:
 
 #: exit code after Ctrl-C
 INTERRUPTED = after_signal(2)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end, at a time when nothing else has to end first.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Failure(click.ClickException):

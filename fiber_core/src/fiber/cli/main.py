@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fiber._version import __version__
-from fiber.cli.errors import INTERRUPTED, Failure, is_true
+from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, is_true
 from fiber.cli.group import LazyGroup
 from fiber.exceptions import FiberError
 
@@ -32,6 +32,8 @@ class _Command(LazyGroup):
         with _logging(logging.DEBUG if debug else logging.WARNING):
             try:
                 return super().invoke(ctx)
+            except Interrupted as interrupt:
+                ctx.exit(after_signal(interrupt.number))
             except KeyboardInterrupt:
                 ctx.exit(INTERRUPTED)
             except (FiberError, Failure) as error:

@@ -97,7 +97,7 @@ def command(
         argv=words,
         env=_environment(session),
         unset_env=_NOT_PASSED_ON,
-        cwd=str(Path.cwd()) if session.info.capabilities.same_host else None,
+        cwd=_folder() if session.info.capabilities.same_host else None,
         resources=ResourceRequest(cpu=config.cpu, memory=config.memory, devices=requested),
         image=config.image if session.info.capabilities.images else None,
         volumes=volumes,
@@ -124,6 +124,14 @@ def _refuse_early(session: Session, asked: dict[str, str], *, attach: bool) -> N
 def _environment(session: Session) -> dict[str, str]:
     named = {key: os.environ[key] for key in session.config.env if key in os.environ}
     return {**named, **session.config.to_environ(), "FIBER_BACKEND": session.info.name}
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # it was removed under us, and the job may do without it
+        return None
 
 
 def _detached(session: Session, spec: JobSpec) -> int:

@@ -14,10 +14,10 @@ from fiber.backend import choose_backend, load_backend
 from fiber.config import Config, Origin, OriginKind, load_config
 from fiber.exceptions import CapabilityError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
-from fiber.plugins import Plugins, load_plugins
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
+    from fiber.plugins import Plugins
 
 __all__ = ["Run", "Session"]
 
@@ -59,7 +59,10 @@ class Session:
             ConfigError: a setting is wrong.
             BackendError: no backend can be chosen, or the one named cannot be used.
         """
-        plugins = load_plugins() if plugins is None else plugins
+        if plugins is None:
+            from fiber.plugins import load_plugins
+
+            plugins = load_plugins()
         installed = tuple(plugins.backends().values())
         given = {key: value for key, value in (options or {}).items() if value is not None}
         if backend is None:

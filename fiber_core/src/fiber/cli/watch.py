@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fiber.cli.errors import Interrupted
 from fiber.exceptions import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Watcher:
 
     def __init__(self, backend: Backend, *run_ids: str) -> None:
         self._backend = backend
+        self._queues_signals = False
         # put() may be called by a signal handler, in the middle of get()
         self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int] = (
             queue.SimpleQueue()
@@ -51,7 +53,10 @@ class Watcher:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """In this block, signals that ask this process to end are events."""
+        """In this block, signals that ask this process to end raise Interrupted.
+
+        After :meth:`queue_signals` they are events.
+        """
         # one that is ignored stays so: that is what nohup asks for
         heard = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._heard) for number in heard}
@@ -61,7 +66,13 @@ class Watcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def queue_signals(self) -> None:
+        """From now on signals are events: there is a job that has to end first."""
+        self._queues_signals = True
+
     def _heard(self, number: int, _: object) -> None:
+        if not self._queues_signals:
+            raise Interrupted(number)
         self._queue.put(number)
 
     def _read(self, run_id: str) -> None:

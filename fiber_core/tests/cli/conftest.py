@@ -1,0 +1,70 @@
+"""The command in this process on the fake backend, and as a process of its own on the real one."""
+
+import shutil
+import tempfile
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from fiber.cli.main import cli
+from fiber.plugins import load_plugins
+from fiber.testing import FakePlatform, FakePlugin
+
+#: seconds for anything that is waited for
+PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def run_root(monkeypatch, tmp_path):
+    """Runs of a test in a folder of their own, and no configuration file around."""
+    # pytest's own folders have names too long for a socket
+    folder = tempfile.mkdtemp(prefix="fc-")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def platform():
+    made = FakePlatform()
+    yield made
+    made.available = True
+    made.end(made.jobs(), forget=True)
+
+
+@attrs.define
+class Command:
+    """``fiber`` in this process: call it with its words."""
+
+    #: more plugins than the fake one
+    extra: list
+
+    def __call__(self, *words):
+        return CliRunner().invoke(cli, words, prog_name="fiber")
+
+    def lines(self, *words):
+        """What a command that must succeed prints."""
+        done = self(*words)
+        assert (done.exit_code, done.stderr) == (0, ""), done.output
+        return done.stdout.splitlines()
+
+    def fails(self, *words, code=1):
+        """What a command that must fail prints on stderr, and nothing else."""
+        done = self(*words)
+        assert (done.exit_code, done.stdout) == (code, ""), done.output
+        return done.stderr
+
+
+@pytest.fixture
+def fiber(monkeypatch, platform):
+    """The command with no plugin but the fake one, and those that a test adds to ``extra``."""
+    command = Command([])
+    plugin = FakePlugin(platform, default=True)
+
+    def load():
+        return load_plugins(entry_points=[], extra=[plugin, *command.extra])
+
+    monkeypatch.setattr("fiber.plugins.load_plugins", load)
+    return command

@@ -1,0 +1,175 @@
+"""An attached job: its output is ours, its end is ours, and our end is its end."""
+
+import os
+import signal
+
+import attrs
+import pytest
+
+from fiber.cli.attach import exit_code
+from fiber.exceptions import BackendUnavailableError
+from fiber.hookspecs import hookimpl
+from fiber.launch import rundir
+from fiber.model import JobState, JobStatus, Reason, ReasonKind
+from fiber.testing import FakeBackend, fakes, programs
+
+
+def failed(code, reason=None):
+    return JobStatus(state=JobState.FAILED, exit_code=code, reason=reason)
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        "status,code",
+        [
+            (JobStatus(state=JobState.SUCCEEDED, exit_code=0), 0),
+            (failed(7), 7),
+            (failed(-signal.SIGKILL), 137),
+            (failed(-signal.SIGTERM), 143),
+            (failed(None), 1),
+            (failed(None, Reason(ReasonKind.START)), 127),
+            (failed(None, Reason(ReasonKind.IMAGE)), 1),
+            # of several processes the first did well and another did not
+            (failed(0), 1),
+        ],
+    )
+    def test_they_are_those_of_shells(self, status, code):
+        assert exit_code(status) == code
+
+
+class TestFollowing:
+    def test_output_is_shown_and_the_exit_code_returned(self, fiber, platform):
+        done = fiber("run", "-a", "--", "sh", "-c", "echo one; echo two >&2; exit 7")
+
+        assert (done.exit_code, done.stdout) == (7, "one\ntwo\n")
+        assert platform.jobs() == []
+        assert list(rundir.runs()) == []
+
+    def test_a_signal_is_told_and_is_128_more(self, fiber):
+        done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
+
+        assert done.exit_code == 137
+        assert done.stderr.endswith(": ended by SIGNAL(9)\n")
+
+    def test_a_program_that_is_not_there_is_127_with_the_systems_words(self, fiber):
+        assert "No such file or directory" in fiber.fails("run", "-a", "no-such", code=127)
+
+    def test_output_that_comes_by_itself_is_not_copied(self, fiber, monkeypatch):
+        declared = attrs.evolve(fakes.CAPABILITIES, output=True)
+        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+
+        assert fiber.lines("run", "-a", "echo", "hi") == []
+
+    def test_output_that_is_lost_is_told(self, fiber, monkeypatch):
+        def logs(*_, **__):
+            raise BackendUnavailableError("no answer")
+
+        monkeypatch.setattr(FakeBackend, "logs", logs)
+
+        done = fiber("run", "-a", "true")
+
+        assert done.exit_code == 0
+        assert "is incomplete: no answer" in done.stderr
+
+    def test_waiting_is_told_with_the_platforms_words_once(self, fiber, platform, monkeypatch):
+        waits = JobStatus(state=JobState.PENDING, message="0/3 nodes are available")
+        events = FakeBackend.events
+
+        def preceded(self, run_id):
+            stream = events(self, run_id)
+            first = next(stream)
+            for _ in range(2):
+                yield first[0], waits
+            yield first
+            yield from stream
+
+        monkeypatch.setattr(FakeBackend, "events", preceded)
+
+        told = fiber("run", "-a", "true").stderr
+
+        assert told.count("waits: 0/3 nodes are available") == 1
+
+    def test_other_plugins_are_told_how_the_job_stands(self, fiber):
+        class Hears:
+            @hookimpl
+            def fiber_job_changed(self, previous, current):
+                heard.append((previous and previous.state, current.state))
+
+        heard = []
+        fiber.extra.append(Hears())
+
+        fiber("run", "-a", "true")
+
+        assert heard[0][0] is None
+        assert heard[-1][1] is JobState.SUCCEEDED
+
+    def test_a_platform_that_is_lost_ends_the_command(self, fiber, monkeypatch):
+        def events(*_):
+            raise BackendUnavailableError("the cluster is gone")
+
+        monkeypatch.setattr(FakeBackend, "events", events)
+
+        done = fiber("run", "-a", "true")
+
+        assert done.exit_code == 1
+        assert done.stderr.endswith("fiber: the cluster is gone\n")
+
+
+class Signals:
+    """A plugin that signals this process once its job is ready, and notes how the job ended."""
+
+    def __init__(self, platform, *numbers):
+        self._platform = platform
+        self._numbers = numbers
+        self.ended = None
+
+    @hookimpl
+    def fiber_job_changed(self, job, current):
+        # the command watches the job now; from before that it would end in another way
+        if current.state is JobState.RUNNING:
+            assert next(self._platform.find(job).lines(None, follow=True)) == "ready"
+            for number in self._numbers:
+                os.kill(os.getpid(), number)
+        elif current.state.is_terminal:
+            self.ended = current.exit_code
+
+
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_ends_the_job_first(self, fiber, platform, number):
+        signals = Signals(platform, number)
+        fiber.extra.append(signals)
+
+        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+
+        assert done.exit_code == 128 + number
+        assert done.stdout == "ready\n"
+        assert signals.ended == 3
+        assert platform.jobs() == []
+
+    def test_a_second_one_kills_it(self, fiber, platform):
+        signals = Signals(platform, signal.SIGINT, signal.SIGTERM)
+        fiber.extra.append(signals)
+
+        done = fiber("run", "-a", *programs.ignore_sigterm())
+
+        assert done.exit_code == 130
+        assert signals.ended == -signal.SIGKILL
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_one_that_comes_before_the_job_is_accepted_leaves_nothing(
+        self, fiber, platform, number
+    ):
+        class Impatient:
+            @hookimpl(wrapper=True)
+            def fiber_submit_job(self):
+                job = yield
+                os.kill(os.getpid(), number)
+                return job
+
+        fiber.extra.append(Impatient())
+
+        fiber.fails("run", "-a", *programs.sleep_forever(), code=128 + number)
+
+        assert platform.jobs() == []
+        assert list(rundir.runs()) == []

@@ -1,0 +1,298 @@
+"""The command as users run it: a process of its own, on the backend that this machine has."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fiber.testing import programs
+
+COMMAND = (sys.executable, "-m", "fiber.cli.main")
+PATIENCE = 40.0
+
+POOL = """
+import fiber
+
+def square(n):
+    return n * n
+
+if __name__ == "__main__":
+    with fiber.Pool(2) as pool:
+        print(sum(pool.map(square, range(10))), fiber.get_backend().name)
+"""
+
+
+def fiber(*words):
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def lines(*words):
+    done = fiber(*words)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout.splitlines()
+
+
+def created(*words):
+    """Start a job; its id."""
+    (line,) = lines("run", *words)
+    assert line.startswith("Created job: ")
+    return line.removeprefix("Created job: ")
+
+
+def jobs(*words):
+    return json.loads(fiber("ps", "--json", *words).stdout)
+
+
+def is_gone(pid):
+    try:
+        process = psutil.Process(pid)
+        return (
+            process.status() == psutil.STATUS_ZOMBIE
+            or not psutil.wait_procs([process], timeout=PATIENCE)[1]
+        )
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def collected(run_root):
+    """Nothing that a test started is left, and no run either."""
+    yield
+    if list(Path(run_root, "fiber").iterdir()):
+        for job in jobs():
+            lines("kill", "--now", job["job"])
+        lines("gc")
+    assert list(Path(run_root, "fiber").iterdir()) == []
+
+
+class TestAttached:
+    def test_output_passes_as_it_was_written_and_the_exit_code_too(self):
+        argv = programs.print_text(b"to stdout\nno newline", "to stdérr\n".encode())
+        done = subprocess.run(
+            [*COMMAND, "run", "-a", *argv], capture_output=True, timeout=PATIENCE, check=False
+        )
+
+        assert done.stdout == b"to stdout\nno newline"
+        assert done.stderr == "to stdérr\n".encode()
+        assert done.returncode == 0
+        assert fiber("run", "-a", *programs.exit_with(7)).returncode == 7
+
+    def test_arguments_arrive_as_they_are(self):
+        words = ("two words", "", 'it\'s "$HOME"', "-a", "--", "--name", "*")
+
+        assert fiber("run", "-a", "--", *programs.expect_args(*words)).returncode == 0
+
+    def test_a_signal_is_128_more(self):
+        assert fiber("run", "-a", *programs.die_by(signal.SIGSEGV)).returncode == 139
+
+    def test_a_program_that_is_not_there_is_127_with_the_systems_words(self):
+        for words in ("run", "-a"), ("run",):
+            done = fiber(*words, "no-such-program")
+
+            assert (done.returncode, done.stdout) == (127, "")
+            assert done.stderr == (
+                "fiber: cannot run 'no-such-program': No such file or directory\n"
+            )
+
+    def test_a_file_that_is_no_program_is_126(self, tmp_path):
+        (tmp_path / "text").write_text("x")
+
+        done = fiber("run", "-a", "./text")
+
+        assert done.returncode == 126
+        assert "Permission denied" in done.stderr
+
+    def test_it_runs_in_our_folder_with_our_variables(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("OUR_OWN", "x")
+
+        assert fiber("run", "-a", *programs.expect_cwd(str(tmp_path))).returncode == 0
+        assert fiber("run", "-a", *programs.expect_env({"OUR_OWN": "x"})).returncode == 0
+
+    def test_a_program_in_it_uses_the_same_backend_and_settings(self, tmp_path):
+        (tmp_path / "squares.py").write_text(POOL)
+
+        plain = fiber("run", "-a", sys.executable, "squares.py")
+        limited = fiber(
+            "run", "-a", "--memory", "2Gi", *programs.expect_env({"FIBER_MEMORY": "2048"})
+        )
+
+        assert plain.stdout.split()[0] == "285"
+        assert plain.stdout.split()[1] == jobs_backend()
+        assert plain.stderr == ""
+        assert limited.returncode == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_to_the_command_ends_the_job_first(self, number):
+        with attached(*programs.exit_on_sigterm(0)) as (process, job):
+            process.send_signal(number)
+
+            assert process.wait(PATIENCE) == 128 + number
+            assert is_gone(job)
+
+    def test_the_job_ends_with_a_command_that_is_killed(self):
+        with attached(*programs.with_child()) as (process, job):
+            process.kill()
+
+            assert process.wait(PATIENCE) == -signal.SIGKILL
+            assert is_gone(job)
+
+    def test_ctrl_c_at_a_terminal_reaches_the_command_and_it_ends_the_job(self):
+        ours, theirs = pty.openpty()
+        argv = [*COMMAND, "run", "-a", *programs.exit_on_sigterm(0)]
+        # Python 3.10 has no way to give a child its terminal without running code in it
+        start = f"import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv({argv[0]!r}, {argv!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", start],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        with process, os.fdopen(ours, "r+b", buffering=0) as terminal:
+            assert read_until(terminal, b"ready")
+            terminal.write(b"\x03")
+
+            assert process.wait(PATIENCE) == 130
+
+
+def read_until(stream, wanted):
+    text = b""
+    while wanted not in text:
+        data = os.read(stream.fileno(), 1024)
+        if not data:
+            return False
+        text += data
+    return True
+
+
+class attached:  # noqa: N801  used as a function
+    """A command that follows a job, once that is ready; with the job's process id."""
+
+    def __init__(self, *argv):
+        self._argv = argv
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            [*COMMAND, "run", "-a", *self._argv], stdout=subprocess.PIPE, text=True
+        )
+        assert any(line == "ready\n" for line in self.process.stdout)
+        ((job,),) = [[p["pid"] for p in job["processes"]] for job in jobs()]
+        return self.process, job
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+def jobs_backend():
+    settings = json.loads(fiber("config", "--json").stdout)
+    return next(s["value"] for s in settings if s["key"] == "backend")
+
+
+class TestDetached:
+    def test_a_job_is_started_listed_shown_ended_and_collected(self):
+        code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
+        code += "print('one', flush=True); signal.alarm(60); signal.pause()"
+        job = created("--name", "train", sys.executable, "-u", "-c", code)
+
+        (listed,) = jobs()
+        assert (listed["job"], listed["name"], listed["state"]) == (job, "train", "running")
+        assert listed["argv"][-1] == code
+        assert listed["submitted"] > 1e9
+        assert following(job) == "one"
+
+        assert lines("kill", job[:5]) == [f"Ended job: {job}"]
+
+        assert jobs() == []
+        (ended,) = jobs("--all")
+        assert (ended["state"], ended["reason"], ended["exit_code"]) == ("failed", "EXIT(3)", 3)
+        assert lines("logs", "train") == ["one"]
+        assert lines("gc") == [f"Removed run: {listed['run']} (its jobs have ended)"]
+        assert jobs("--all") == []
+
+    def test_it_holds_none_of_our_streams(self):
+        # with a stream held, this would not return before the job ends
+        assert created(*programs.sleep_forever())
+
+    def test_all_its_lines_are_kept_and_its_end(self):
+        job = created(*programs.print_lines(2000))
+
+        assert lines("logs", "-f", job) == [f"line {n}" for n in range(2000)]
+        assert lines("logs", "--tail", "1", job) == ["line 1999"]
+
+    def test_a_program_with_a_pool_goes_on_without_us(self, tmp_path):
+        (tmp_path / "squares.py").write_text(POOL)
+
+        job = created(sys.executable, "squares.py")
+
+        assert lines("logs", "-f", job)[-1].split()[0] == "285"
+
+    def test_a_run_of_several_jobs_is_ended_by_its_id(self):
+        created(*programs.sleep_forever())
+        (job,) = jobs()
+        other = created(*programs.sleep_forever())
+
+        assert lines("kill", "--now", "--run", job["run"]) == [f"Ended job: {job['job']}"]
+        assert [left["job"] for left in jobs()] == [other]
+
+    def test_workers_of_a_program_that_runs_are_jobs_too(self, tmp_path):
+        body = """
+            import fiber, sys, time
+
+            if __name__ == "__main__":
+                with fiber.Pool(2) as pool:
+                    pool.map(abs, range(10))
+                    print("up", flush=True)
+                    sys.stdin.read()
+            """
+        (tmp_path / "two.py").write_text(textwrap.dedent(body))
+        with subprocess.Popen(
+            [sys.executable, "two.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout.readline() == "up\n"
+            found = jobs()
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 0
+
+        assert len({job["run"] for job in found}) == 1
+        assert all(job["state"] == "running" for job in found)
+        assert len(found) >= 1
+
+
+def following(job):
+    """The first line of a job that still runs."""
+    with subprocess.Popen(
+        [*COMMAND, "logs", "-f", job], stdout=subprocess.PIPE, text=True
+    ) as process:
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    return line.rstrip("\n")
+
+
+def test_the_doctor_finds_nothing_wrong():
+    done = fiber("doctor")
+
+    assert done.returncode == 0, done.stdout
+    assert all(line.startswith("ok ") for line in done.stdout.splitlines())
+
+
+def test_output_to_somebody_who_left_is_no_traceback():
+    job = created(*programs.print_lines(100_000))
+    with subprocess.Popen(
+        [*COMMAND, "logs", "-f", job], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -1,0 +1,112 @@
+"""What is over is removed and told; what is not is left alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fiber.hookspecs import hookimpl
+from fiber.launch import rundir
+from fiber.model import BackendInfo, JobSpec
+from fiber.testing import FakeBackend, programs
+
+
+@pytest.fixture
+def backend(platform):
+    made = FakeBackend(platform=platform)
+    yield made
+    made.close()
+
+
+def submit(backend, run_id, argv=None, **fields):
+    argv = argv or programs.sleep_forever()
+    return backend.submit(JobSpec(run_id=run_id, name="job", argv=argv, **fields))
+
+
+def orphan(run_id, **changes):
+    """A run whose program has died."""
+    # not by rundir.create(), which sweeps the orphans before
+    folder = rundir.run_root() / run_id
+    folder.mkdir(mode=0o700)
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
+        began = rundir.start_time(process.pid) or 1.0
+    description = {"backend": "fake", "pid": process.pid, "start_time": began, **changes}
+    (folder / "run.json").write_text(json.dumps(description))
+    return folder
+
+
+def test_a_run_whose_program_has_died_is_removed_with_its_jobs(fiber, backend, platform):
+    folder = orphan("00000001")
+    submit(backend, "00000001")
+    pid = rundir.describe(folder)["pid"]
+
+    lines = fiber.lines("gc")
+
+    assert lines == [f"Removed run: 00000001 (its program, process {pid}, has died)"]
+    assert not folder.exists()
+    assert platform.jobs() == []
+
+
+def test_a_run_whose_program_lives_is_left_alone(fiber, backend, platform):
+    folder = rundir.create("00000001", "fake")
+    job = submit(backend, "00000001", programs.exit_with(0))
+    assert platform.find(job).ended.wait(30)
+
+    assert fiber.lines("gc") == []
+    assert folder.exists()
+
+
+def test_a_detached_run_is_removed_once_its_jobs_have_ended(fiber, backend, platform):
+    folder = orphan("00000001", detached=True)
+    job = submit(backend, "00000001", detached=True)
+
+    assert fiber.lines("gc") == []
+
+    backend.kill(job)
+    assert platform.find(job).ended.wait(30)
+
+    assert fiber.lines("gc") == ["Removed run: 00000001 (its jobs have ended)"]
+    assert not folder.exists()
+    assert platform.jobs() == []
+
+
+def test_a_detached_run_that_is_being_begun_is_left_alone(fiber):
+    folder = rundir.create("00000001", "fake", detached=True)
+
+    assert fiber.lines("gc") == []
+    assert folder.exists()
+
+
+def test_a_dry_run_only_tells(fiber, backend):
+    folder = orphan("00000001")
+
+    (line,) = fiber.lines("gc", "--dry-run")
+
+    assert line.startswith("Would remove run: 00000001 (")
+    assert folder.exists()
+
+
+def test_a_run_that_cannot_be_collected_is_kept_and_the_others_are_not(fiber, backend):
+    foreign, ours = orphan("00000001", backend="elsewhere"), orphan("00000002")
+
+    done = fiber("gc")
+
+    assert done.exit_code == 1
+    assert "run 00000001 is kept: unknown backend 'elsewhere'" in done.stderr
+    assert done.stdout.startswith("Removed run: 00000002")
+    assert (foreign.exists(), ours.exists()) == (True, False)
+
+
+def test_runs_of_one_backend_can_be_collected_alone(fiber, platform):
+    class Other:
+        @hookimpl
+        def fiber_backends(self):
+            return [BackendInfo(name="other", load=lambda context: None)]
+
+    fiber.extra.append(Other())
+    other, ours = orphan("00000001", backend="other"), orphan("00000002")
+
+    fiber.lines("gc", "--backend", "fake")
+
+    assert (other.exists(), ours.exists()) == (True, False)

@@ -1,0 +1,167 @@
+"""Plugins are listed with what they offer; those that cannot be used, with why."""
+
+import json
+
+import click
+import pytest
+
+from distributions import Site
+from fiber._version import __version__
+from fiber.cli.plugins import problems
+from fiber.hookspecs import hookimpl
+from fiber.plugins import load_plugins
+
+GOOD = """
+@hookimpl
+def fiber_backends():
+    return [BackendInfo(name="{name}", aliases=("{name}-too",), api={api}, load=refuse)]
+"""
+SHADOW = """
+import click
+
+@hookimpl
+def fiber_commands():
+    return [click.Command("run")]
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Installed distributions, seen by the command in place of the real ones."""
+    made = Site(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(made.folder))
+    monkeypatch.setattr(
+        "fiber.plugins.load_plugins", lambda: load_plugins(entry_points=made.entry_points())
+    )
+    return made
+
+
+def add(site, name, source):
+    module = f"plugin_listed_{name}"
+    site.add(f"fiber-{name}", entry_points={name: module}, modules={module: source})
+
+
+def rows(fiber):
+    header, *lines = fiber.lines("plugins")
+    assert header.split("\t") == ["DISTRIBUTION", "VERSION", "OFFERS", "NAME", "DETAIL"]
+    return [tuple(line.split("\t")) for line in lines]
+
+
+def test_what_a_plugin_offers_is_a_line_each(fiber):
+    class Offers:
+        @hookimpl
+        def fiber_commands(self):
+            return [click.Command("sing")]
+
+        @hookimpl
+        def fiber_worker_lost(self):
+            """Nothing."""
+
+    fiber.extra.append(Offers())
+
+    found = {row[2:] for row in rows(fiber)}
+
+    assert ("resource", "gpu", "") in found
+    assert ("resource", "fake", "") in found
+    assert ("command", "sing", "") in found
+    assert ("hook", "fiber_worker_lost", "") in found
+    (backend,) = [row for row in found if row[0] == "backend"]
+    assert backend[1] == "fake"
+    assert "follow_logs, fork, groups" in backend[2]
+
+
+def test_names_and_versions_are_those_of_distributions(fiber, site):
+    add(site, "good", GOOD.format(name="good", api=(1, 0)))
+
+    found = rows(fiber)
+
+    assert ("fiber-good", "1.0", "backend", "good, good-too", "") in found
+    assert ("fiber-core", __version__, "resource", "gpu", "") in found
+
+
+def test_a_broken_plugin_is_listed_with_its_error(fiber, site):
+    add(site, "bad", "import no_such_module_of_fiber")
+
+    row = ("fiber-bad", "1.0", "broken", "bad")
+    (found,) = [r for r in rows(fiber) if r[:4] == row]
+
+    assert found[4] == "ModuleNotFoundError: No module named 'no_such_module_of_fiber'"
+
+
+def test_a_backend_for_another_version_is_listed_as_refused(fiber, site):
+    add(site, "next", GOOD.format(name="next", api=(9, 0)))
+
+    (found,) = [row for row in rows(fiber) if row[2] == "refused"]
+
+    assert found[:4] == ("fiber-next", "1.0", "refused", "next, next-too")
+    assert "version 9.0 of the backend API" in found[4]
+
+
+def test_a_clash_is_listed_with_both_distributions(fiber, site):
+    for name in ("one", "two"):
+        add(site, name, GOOD.format(name="same", api=(1, 0)))
+
+    details = [row[4] for row in rows(fiber) if row[2] == "clash"]
+
+    assert details[0].startswith(
+        "the backend name 'same' is offered by fiber-one 1.0 and fiber-two 1.0"
+    )
+
+
+def test_a_name_of_the_cores_own_commands_is_a_clash_that_the_core_wins(fiber, site):
+    add(site, "shadow", SHADOW)
+
+    details = [row[4] for row in rows(fiber) if row[2] == "clash"]
+
+    (detail,) = details
+    assert detail == (
+        f"the command 'run' is offered by fiber-core {__version__} and fiber-shadow 1.0; "
+        "fiber-core keeps its own"
+    )
+
+
+def test_json_has_all_of_it(fiber, site):
+    add(site, "good", GOOD.format(name="good", api=(1, 0)))
+    add(site, "next", GOOD.format(name="next", api=(9, 0)))
+    add(site, "bad", "1 / 0")
+    add(site, "shadow", SHADOW)
+
+    data = json.loads(fiber("plugins", "--json").stdout)
+
+    good, later = (p for p in data["plugins"] if p["name"] in {"good", "next"})
+    assert (good["distribution"], good["version"]) == ("fiber-good", "1.0")
+    assert good["hooks"] == ["fiber_backends"]
+    assert good["backends"] == [
+        {
+            "name": "good",
+            "aliases": ["good-too"],
+            "api": [1, 0],
+            "summary": "",
+            "default": False,
+            "capabilities": [],
+            "refused": None,
+        }
+    ]
+    assert "upgrade fiber-core" in later["backends"][0]["refused"]
+    assert data["broken"] == [
+        {
+            "name": "bad",
+            "distribution": "fiber-bad",
+            "version": "1.0",
+            "error": "ZeroDivisionError: division by zero",
+        }
+    ]
+    assert len(data["clashes"]) == 1
+
+
+def test_problems_are_a_sentence_each_and_told_once(site):
+    for name in ("one", "two"):
+        module = f"plugin_problem_{name}"
+        site.add(f"fiber-{name}", entry_points={"same": module}, modules={module: ""})
+    add(site, "bad", "1 / 0")
+
+    found = problems(load_plugins(entry_points=site.entry_points()))
+
+    assert len(found) == 2
+    assert "the entry point 'same' is offered by fiber-one 1.0 and fiber-two 1.0" in found[0]
+    assert "plugin 'bad' of fiber-bad 1.0 is broken" in found[1]

@@ -1,0 +1,258 @@
+"""A program starts as a job with what was asked for, and what cannot be had is refused early."""
+
+import json
+import os
+import sys
+
+import attrs
+import pytest
+
+from fiber.exceptions import SubmitError
+from fiber.hookspecs import hookimpl
+from fiber.launch import rundir
+from fiber.model import Capabilities, Device, ResourceRequest
+from fiber.testing import FakePlatform, fakes, programs
+
+PRINT_ENVIRONMENT = """
+import json, os
+print(json.dumps([os.getcwd(), {k: v for k, v in os.environ.items() if k.startswith("FIBER_")}]))
+"""
+
+
+class Spy:
+    """A plugin that sees what is submitted."""
+
+    def __init__(self):
+        self.specs = []
+
+    @hookimpl(wrapper=True)
+    def fiber_submit_job(self, spec):
+        self.specs.append(spec)
+        return (yield)
+
+
+@pytest.fixture
+def spy(fiber):
+    made = Spy()
+    fiber.extra.append(made)
+    return made
+
+
+@pytest.fixture
+def capable(monkeypatch):
+    """Change what the fake backend declares."""
+
+    def declare(**changes):
+        declared = attrs.evolve(fakes.CAPABILITIES, **changes)
+        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+
+    return declare
+
+
+def end_of(platform, job_id):
+    (job,) = [job for job in platform.jobs() if job.id == job_id]
+    assert platform.find(job).ended.wait(30)
+    return platform.find(job)
+
+
+class TestDetached:
+    def test_the_id_of_the_job_is_printed_and_the_job_goes_on(self, fiber, platform):
+        (line,) = fiber.lines("run", *programs.sleep_forever())
+
+        (job,) = platform.jobs()
+        assert line == f"Created job: {job.id}"
+        assert not platform.find(job).status.state.is_terminal
+        assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
+
+    def test_it_is_refused_where_jobs_end_with_their_submitter(self, fiber, capable):
+        capable(detached=False)
+
+        told = fiber.fails("run", "true")
+
+        assert told.startswith("fiber: a job that goes on by itself (run without --attach)")
+
+    def test_a_refusal_of_the_platform_leaves_nothing(self, fiber, platform, capable):
+        capable(same_host=False)
+        platform.refuse("the quota is used up")
+
+        assert "the quota is used up" in fiber.fails("run", "true")
+        assert list(rundir.runs()) == []
+
+
+class TestCommand:
+    def test_it_begins_at_the_first_word_that_is_no_option(self, fiber, spy):
+        fiber.lines("run", "--name", "n", "echo", "-a", "--name", "x", "--", "y")
+
+        assert spy.specs[0].argv == ("echo", "-a", "--name", "x", "--", "y")
+        assert spy.specs[0].name == "n"
+
+    def test_it_may_stand_behind_two_dashes(self, fiber, spy):
+        fiber.lines("run", "--name", "n", "--", "echo", "--", "-v", "two  words", "")
+
+        assert spy.specs[0].argv == ("echo", "--", "-v", "two  words", "")
+
+    def test_without_one_the_usage_is_told(self, fiber):
+        assert "Missing argument 'COMMAND...'" in fiber.fails("run", "--cpu", "1", code=2)
+
+    def test_its_program_names_the_job(self, fiber, spy):
+        fiber.lines("run", "/usr/bin/env")
+
+        assert spy.specs[0].name == "env"
+
+
+class TestEnvironment:
+    def test_the_job_has_the_backend_the_settings_and_the_working_directory(
+        self, fiber, platform, monkeypatch
+    ):
+        monkeypatch.setenv("FIBER_BACKEND", "FAKE")
+        monkeypatch.setenv("FIBER_START_TIMEOUT", "5")
+        monkeypatch.setenv("FIBER_BOOTSTRAP", "fd:7")
+
+        (line,) = fiber.lines("run", sys.executable, "-c", PRINT_ENVIRONMENT)
+
+        (text,) = end_of(platform, line.split()[-1]).lines(None, follow=True)
+        folder, environ = json.loads(text)
+        assert folder == os.getcwd()  # noqa: PTH109  a text is compared
+        assert environ == {"FIBER_BACKEND": "fake", "FIBER_START_TIMEOUT": "5.0"}
+
+    def test_elsewhere_it_gets_the_named_variables_and_no_folder_of_ours(
+        self, fiber, spy, capable, monkeypatch
+    ):
+        capable(same_host=False)
+        monkeypatch.setenv("FIBER_ENV", "TOKEN,ABSENT")
+        monkeypatch.setenv("TOKEN", "t")
+
+        fiber.lines("run", "true")
+
+        (spec,) = spy.specs
+        assert spec.cwd is None
+        assert spec.env == {"TOKEN": "t", "FIBER_ENV": "TOKEN,ABSENT", "FIBER_BACKEND": "fake"}
+
+    def test_a_folder_that_was_removed_is_no_error(self, fiber, spy, tmp_path, monkeypatch):
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+
+        done = fiber("run", "true")
+
+        assert (done.exit_code, spy.specs[0].cwd) == (0, None)
+
+
+class TestResources:
+    @pytest.fixture
+    def platform(self):
+        device = Device(kind="fake", id="F-0", index=0)
+        made = FakePlatform([device])
+        yield made
+        made.end(made.jobs(), forget=True)
+
+    def test_cpu_and_memory_are_asked_for_and_are_settings_of_the_job(self, fiber, spy, capable):
+        capable(cpu_limit=True, memory_limit=True)
+
+        fiber.lines("run", "--cpu", "500m", "--memory", "2Gi", "true")
+
+        (spec,) = spy.specs
+        assert spec.resources == ResourceRequest(cpu=0.5, memory=2048)
+        assert spec.env["FIBER_CPU"] == "0.5"
+        assert spec.env["FIBER_MEMORY"] == "2048"
+
+    def test_settings_are_asked_for_too(self, fiber, spy, monkeypatch):
+        monkeypatch.setenv("FIBER_CPU", "2")
+
+        fiber.lines("run", "true")
+
+        assert spy.specs[0].resources == ResourceRequest(cpu=2.0)
+
+    def test_devices_are_granted(self, fiber, platform):
+        (line,) = fiber.lines("run", "--device", "fake", "printenv", "FAKE_VISIBLE_DEVICES")
+
+        assert list(end_of(platform, line.split()[-1]).lines(None, follow=True)) == ["F-0"]
+
+    def test_gpus_are_devices_of_the_kind_gpu(self, fiber, spy):
+        fiber("run", "--gpu", "2", "--device", "fake=1", "true")
+
+        assert spy.specs[0].resources.devices == {"fake": 1, "gpu": 2}
+
+    def test_an_unknown_kind_names_the_known_ones(self, fiber, spy):
+        told = fiber.fails("run", "--device", "tpu", "true")
+
+        assert told == (
+            "fiber: no resource provider for 'tpu' is installed; installed are fake, gpu\n"
+        )
+        assert spy.specs == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "words,told",
+        [
+            (("-v", "nfs"), "-v nfs is not supported by fake (capability 'volumes')"),
+            (("--image", "python"), "--image python is not supported by fake"),
+            (("--cpu", "1"), "--cpu is not supported by fake (capability 'cpu_limit')"),
+            (("--memory", "64"), "--memory is not supported by fake (capability 'memory_limit')"),
+        ],
+    )
+    def test_an_option_that_is_not_supported_is_named(self, fiber, spy, words, told):
+        assert told in fiber.fails("run", *words, "true")
+        assert spy.specs == []
+
+    def test_devices_are_refused_where_none_are_granted(self, fiber, spy, capable):
+        capable(devices=False)
+
+        assert "not supported by fake (capability 'devices')" in fiber.fails(
+            "run", "--device", "fake", "true"
+        )
+        assert spy.specs == []
+
+    def test_attaching_is_refused_where_output_cannot_be_followed(self, fiber, capable):
+        capable(follow_logs=False)
+
+        assert "--attach is not supported by fake" in fiber.fails("run", "-a", "true")
+
+    def test_an_image_of_the_settings_is_left_out_where_there_are_no_images(
+        self, fiber, spy, monkeypatch, capable
+    ):
+        monkeypatch.setenv("FIBER_IMAGE", "python")
+
+        fiber.lines("run", "true")
+        capable(images=True)
+        fiber.lines("run", "true")
+
+        assert [spec.image for spec in spy.specs] == [None, "python"]
+
+    def test_volumes_are_passed_on(self, fiber, spy, capable):
+        capable(volumes=True)
+
+        # the fake backend declares them here and refuses them then
+        fiber("run", "-v", "nfs", "-v", "data:/d", "true")
+
+        assert [(v.source, v.path) for v in spy.specs[0].volumes] == [
+            ("nfs", "/persistent"),
+            ("data", "/d"),
+        ]
+
+
+class TestPrograms:
+    """A program that cannot be run on this host is answered as shells do."""
+
+    @pytest.fixture(autouse=True)
+    def refusing(self, platform):
+        platform.refuse("the system's words")
+
+    def test_one_that_is_not_there_is_exit_code_127(self, fiber):
+        told = fiber.fails("run", "no-such-program", code=127)
+
+        assert "the system's words" in told
+        assert list(rundir.runs()) == []
+
+    def test_one_that_cannot_be_run_is_exit_code_126(self, fiber, tmp_path):
+        (tmp_path / "text").touch()
+
+        fiber.fails("run", "-a", "./text", code=126)
+
+
+def test_what_the_cli_declares_is_what_the_model_has():
+    names = {field.name for field in attrs.fields(Capabilities)}
+
+    assert {"cpu_limit", "memory_limit", "images", "volumes", "devices", "detached"} <= names
+    assert issubclass(SubmitError, Exception)
