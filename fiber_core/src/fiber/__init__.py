@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from multiprocessing import AuthenticationError, BufferTooShort, ProcessError, TimeoutError
 
     from fiber.api import cpu_count, get_backend
+    from fiber.connection import Pipe
     from fiber.exceptions import FiberError, WorkerCrashedError
     from fiber.hints import meta
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
+    from fiber.queues import Queue, SimpleQueue
     from fiber.runtime import init
 
 _HOMES = {
     "AuthenticationError": "multiprocessing",
     "BufferTooShort": "multiprocessing",
     "FiberError": "fiber.exceptions",
+    "Pipe": "fiber.connection",
     "Pool": "fiber.pool",
     "Process": "fiber.process",
     "ProcessError": "multiprocessing",
+    "Queue": "fiber.queues",
+    "SimpleQueue": "fiber.queues",
     "TimeoutError": "multiprocessing",
     "WorkerCrashedError": "fiber.exceptions",
     "active_children": "fiber.process",
@@ -43,9 +48,12 @@ __all__ = [
     "AuthenticationError",
     "BufferTooShort",
     "FiberError",
+    "Pipe",
     "Pool",
     "Process",
     "ProcessError",
+    "Queue",
+    "SimpleQueue",
     "TimeoutError",
     "WorkerCrashedError",
     "__version__",

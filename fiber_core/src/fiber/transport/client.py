@@ -124,6 +124,10 @@ class Client:
         """Have ``action`` called for messages that the other process sends unasked."""
         self._casts[target] = action
 
+    def forget(self, target: int) -> None:
+        """Undo :meth:`on_cast`."""
+        self._casts.pop(target, None)
+
     def call(self, target: int, segments: Sequence[wire.Buffer], kind: Kind = Kind.CALL) -> Pending:
         """Send a call.
 

@@ -71,6 +71,30 @@ def carrier() -> Any:
     return getattr(_local, "carrier", None)
 
 
+def carry(carrier: Any) -> Any:
+    """Set what :func:`carrier` says on this thread; what it said before, to be set again."""
+    before = getattr(_local, "carrier", None)
+    _local.carrier = carrier
+    return before
+
+
+def pickled(value: Any) -> bytes:
+    """One pickle with nothing out of band, so that the value may change afterwards.
+
+    Raises:
+        Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
+    """
+    if main_by_reference():
+        try:
+            return pickle.dumps(value, 5)
+        except Exception as error:
+            if isinstance(error, RecursionError):
+                raise
+    stream = io.BytesIO()
+    _value_pickler()(stream, None).dump(value)
+    return stream.getvalue()
+
+
 def dumps(value: Any) -> list[wire.Buffer]:
     """Segments of an object body, large buffers out of band and uncopied.
 
@@ -138,7 +162,7 @@ def _make_pickler() -> type[Any]:
     from cloudpickle import cloudpickle
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped base
-        def __init__(self, stream: io.BytesIO, callback: Callable[[Any], Any]) -> None:
+        def __init__(self, stream: io.BytesIO, callback: Callable[[Any], Any] | None) -> None:
             super().__init__(stream, protocol=5, buffer_callback=callback)
             self._homes: dict[str, _Namespace] = {}
 

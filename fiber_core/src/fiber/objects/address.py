@@ -1,0 +1,94 @@
+"""How an object is found from another process, and what it is made of."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import attrs
+
+#: bytes that wait unread in one direction of a pipe before its writers are held back
+PIPE_BYTES = 8 * 2**20
+
+
+class Kind(enum.IntEnum):
+    """What an object is."""
+
+    #: one lane, every holder reads and writes
+    QUEUE = 1
+    #: two lanes between two ends
+    PIPE = 2
+    #: one lane from end 0 to end 1
+    ONE_WAY = 3
+
+
+@attrs.frozen(kw_only=True)
+class LaneShape:
+    """One lane of an object."""
+
+    #: the end whose holders write it
+    writers: int
+    #: the end whose holders read it
+    readers: int
+    #: most items in it, 0 for any number
+    maxsize: int = 0
+    #: bytes in it from which on writers wait, 0 for any number
+    max_bytes: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Shape:
+    """What an object is made of."""
+
+    #: word for it in messages to people
+    name: str
+    #: ends, each with references of its own
+    ends: int
+    lanes: tuple[LaneShape, ...]
+
+    def lane_read_by(self, end: int) -> int | None:
+        """Number of the lane that an end reads."""
+        return next((n for n, lane in enumerate(self.lanes) if lane.readers == end), None)
+
+    def lane_written_by(self, end: int) -> int | None:
+        """Number of the lane that an end writes."""
+        return next((n for n, lane in enumerate(self.lanes) if lane.writers == end), None)
+
+
+def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
+    """What an object of a kind is made of."""
+    if kind is Kind.QUEUE:
+        return Shape(
+            name="queue", ends=1, lanes=(LaneShape(writers=0, readers=0, maxsize=maxsize),)
+        )
+    there = LaneShape(writers=0, readers=1, max_bytes=PIPE_BYTES)
+    back = LaneShape(writers=1, readers=0, max_bytes=PIPE_BYTES)
+    return Shape(name="pipe", ends=2, lanes=(there, back) if kind is Kind.PIPE else (there,))
+
+
+@attrs.frozen
+class Address:
+    """What is pickled in place of an object."""
+
+    #: identity of its owner's process within the run
+    ident: str
+    #: where the owner listens, best first
+    urls: tuple[str, ...]
+    #: the owner's number for it
+    target: int
+    kind: Kind
+    maxsize: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """What the object is made of."""
+        return shape_of(self.kind, self.maxsize)
+
+    def __reduce__(self) -> Any:
+        # short: it is in every pickle that an object is in
+        return address, (self.ident, self.urls, self.target, int(self.kind), self.maxsize)
+
+
+def address(ident: str, urls: tuple[str, ...], target: int, kind: int, maxsize: int) -> Address:
+    """The address with these parts."""
+    return Address(ident, urls, target, Kind(kind), maxsize)

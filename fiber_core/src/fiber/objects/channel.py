@@ -1,0 +1,260 @@
+"""A queue or pipe at its owner: its lanes, served to threads here and to other processes."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fiber.exceptions import WireError
+from fiber.objects import items, progress, protocol
+from fiber.objects.address import Kind
+from fiber.objects.bell import Bell
+from fiber.objects.items import Item, Laden
+from fiber.objects.lane import Lane
+from fiber.objects.local import LocalSink, LocalSource
+from fiber.objects.orders import (
+    Accepted,
+    Broken,
+    Drop,
+    End,
+    Give,
+    Instructions,
+    Nothing,
+    Offer,
+    Recall,
+    Refused,
+    Request,
+    Watch,
+)
+from fiber.objects.protocol import Answer, Mode, Op, Outcome, Word
+from fiber.objects.shared import Shared
+from fiber.objects.waiting import Bidder, Waiter
+from fiber.transport.endpoint import Peer
+from fiber.transport.wire import Kind as Frame
+from fiber.transport.wire import Message
+
+if TYPE_CHECKING:
+    from fiber.objects.store import Store
+
+#: seconds after which a reader that has items is asked to give them to one that waits
+GRACE = 0.005
+
+
+@attrs.define(eq=False, slots=True)
+class _PeerRequest(Request):
+    peer: Peer = attrs.field(kw_only=True)
+
+
+@attrs.define(eq=False, slots=True)
+class _PeerOffer(Offer):
+    peer: Peer = attrs.field(kw_only=True)
+
+
+class Channel(Shared):
+    """A queue or a pipe."""
+
+    def __init__(self, store: Store, kind: Kind, maxsize: int = 0) -> None:
+        super().__init__(store, kind, maxsize)
+        self.lanes = [
+            Lane(maxsize=lane.maxsize, max_bytes=lane.max_bytes) for lane in self.shape.lanes
+        ]
+        self._bells: list[Bell | None] = [None] * len(self.lanes)
+
+    # -- for threads here
+
+    def source(self, lane: int) -> LocalSource:
+        """The reading side of a lane."""
+        return LocalSource(self, lane)
+
+    def sink(self, lane: int) -> LocalSink:
+        """The writing side of a lane."""
+        return LocalSink(self, lane)
+
+    def size(self, lane: int) -> int:
+        """Items in a lane."""
+        with self.lock:
+            return self.lanes[lane].size
+
+    # -- for threads here, with the lock held
+
+    def carry(self, lane: int, instructions: Instructions) -> None:
+        """Do what a lane says."""
+        for one in instructions:
+            match one:
+                case Give():
+                    self._give(one)
+                case Accepted():
+                    self._judge(Outcome.ACCEPTED, one.offer)
+                case Nothing():
+                    self._without(Answer.NOTHING, one.request)
+                case Recall():
+                    self._tell(one.reader, lane, Word.RECALL)
+                case Watch():
+                    self._store.call_later(GRACE, functools.partial(self._overdue, lane))
+                case End():
+                    self._without(Answer.END, one.request)
+                case Refused():
+                    self._judge(Outcome.FULL, one.offer)
+                case Broken():
+                    self._judge(Outcome.BROKEN, one.offer)
+                case Drop():
+                    self._let_go_of(one.items)
+        self.changed(lane)
+
+    def changed(self, lane: int) -> None:
+        """Items came or went."""
+        bell = self._bells[lane]
+        if bell is not None:
+            state = self.lanes[lane]
+            bell.set(bool(state.available) or state.has_ended)
+        if self._store.is_closing:
+            self._store.drained()
+
+    def bell(self, lane: int) -> Bell:
+        """A descriptor that tells of items for threads here."""
+        bell = self._bells[lane]
+        if bell is None:
+            bell = self._bells[lane] = Bell()
+            self.changed(lane)
+        return bell
+
+    def is_read_elsewhere(self, lane: int) -> bool:
+        """True while another process may read a lane."""
+        return self._references.is_held_remotely(self.shape.lanes[lane].readers)
+
+    # -- the end of the owner
+
+    def hurry(self) -> None:
+        """Have readers say at once what they hand out: the owner is about to end."""
+        with self.lock:
+            for number, lane in enumerate(self.lanes):
+                for reader in lane.readers:
+                    self._tell(reader, number, Word.HURRY)
+
+    def is_drained(self) -> bool:
+        """True where nobody elsewhere can get anything more."""
+        with self.lock:
+            return all(
+                lane.is_settled or not self.is_read_elsewhere(number)
+                for number, lane in enumerate(self.lanes)
+            )
+
+    # -- references
+
+    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> None:
+        lane = self.shape.lane_read_by(end)
+        if lane is not None:
+            words = self._store.page(peer, page, mark) if 0 < slot < progress.SLOTS else None
+            read = None if words is None else progress.reader_of(words, slot)
+            self.lanes[lane].open(peer, read)
+        written = self.shape.lane_written_by(end)
+        if written is not None and self.lanes[written].readers_gone:
+            self._tell(peer, written, Word.BROKEN)
+
+    def _leave(self, peer: Peer, end: int) -> None:
+        lane = self.shape.lane_read_by(end)
+        if lane is not None:
+            self.carry(lane, self.lanes[lane].lose(peer))
+
+    def _left(self, end: int) -> None:
+        lane = self.shape.lane_read_by(end)
+        bell = None if lane is None else self._bells[lane]
+        if lane is not None and bell is not None:
+            bell.close()
+            self._bells[lane] = None
+
+    def _end_closed(self, end: int) -> None:
+        for number, shape in enumerate(self.shape.lanes):
+            lane = self.lanes[number]
+            if shape.writers == end:
+                self.carry(number, lane.close_writers())
+            if shape.readers == end:
+                self.carry(number, lane.close_readers())
+                for peer in self._references.peers(shape.writers):
+                    self._tell(peer, number, Word.BROKEN)
+
+    # -- other processes
+
+    def _answer(self, peer: Peer, message: Message, op: int) -> None:
+        body = message.body
+        if len(body) < 2 or body[1] >= len(self.lanes):
+            msg = f"a message names a lane that a {self.shape.name} does not have"
+            raise WireError(msg)
+        number = body[1]
+        lane = self.lanes[number]
+        if op == Op.PUT:
+            self._put(peer, message, number)
+        elif op == Op.ASK:
+            _, _, mode, want, settled = protocol.read(protocol.ASK, body)
+            if mode > Mode.STANDING or not want:
+                msg = f"a reader asks for {want} items in mode {mode}"
+                raise WireError(msg)
+            request = _PeerRequest(peer, message.id, want, Mode(mode), peer=peer)
+            self.carry(number, lane.ask(request, settled))
+        elif op == Op.SETTLE:
+            self.carry(number, lane.settle(peer, protocol.read(protocol.SETTLE, body)[2]))
+        elif op == Op.GIVE:
+            _, _, after, upto = protocol.read(protocol.GIVE, body)
+            self.carry(number, lane.give_back(peer, after, upto))
+        elif op == Op.CANCEL:
+            self.carry(number, lane.cancel_all(peer))
+        elif op == Op.WITHDRAW:
+            offer = lane.held(peer, protocol.read(protocol.WITHDRAW, body)[2])
+            if offer is not None and lane.withdraw(offer):
+                self.carry(number, [Refused(offer)])
+        elif op == Op.SIZE:
+            size = protocol.SIZED.pack(lane.size)
+            peer.send(Frame.REPLY, self.target, message.id, [size])
+        else:
+            super()._answer(peer, message, op)
+
+    def _put(self, peer: Peer, message: Message, number: int) -> None:
+        _, _, wait = protocol.read(protocol.PUT, message.body)
+        batch = deque(items.unpack(message.body[protocol.PUT.size :]))
+        for item in batch:
+            if isinstance(item, Laden):
+                # nonsense is this peer's fault now, and would be nobody's later
+                item.tickets()
+        offer = _PeerOffer(peer, batch, message.id, bool(wait), peer=peer)
+        self.carry(number, self.lanes[number].offer(offer))
+
+    def _tell(self, peer: object, lane: int, word: Word) -> None:
+        if isinstance(peer, Peer):
+            peer.send(Frame.CAST, self.target, 0, [protocol.WORD.pack(word, lane)])
+
+    # -- carrying out
+
+    def _give(self, one: Give) -> None:
+        request = one.request
+        if isinstance(request, Waiter):
+            request.settle(Answer.ITEMS, one.items[0] if one.items else None)
+        elif isinstance(request, _PeerRequest):
+            head = protocol.ANSWER.pack(Answer.ITEMS, one.first)
+            batch = items.pack(one.items)
+            request.peer.send(Frame.REPLY, self.target, request.number, [head, *batch])
+
+    def _without(self, answer: Answer, request: Request) -> None:
+        if isinstance(request, Waiter):
+            request.settle(answer, None)
+        elif isinstance(request, _PeerRequest):
+            head = protocol.ANSWER.pack(answer, 0)
+            request.peer.send(Frame.REPLY, self.target, request.number, [head])
+
+    def _judge(self, outcome: Outcome, offer: Offer) -> None:
+        if isinstance(offer, Bidder):
+            offer.settle(outcome)
+        elif isinstance(offer, _PeerOffer):
+            answer = protocol.OUTCOME.pack(outcome)
+            offer.peer.send(Frame.REPLY, self.target, offer.number, [answer])
+
+    def _overdue(self, lane: int) -> None:
+        with self.lock:
+            self.carry(lane, self.lanes[lane].overdue())
+
+    def _let_go_of(self, dropped: list[Item]) -> None:
+        for item in dropped:
+            if isinstance(item, Laden):
+                self._store.void_all(item.tickets())

@@ -1,0 +1,81 @@
+"""What a handle does with its object, the same for the owner and for everybody else."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fiber.objects.address import Address, Shape
+from fiber.objects.bell import Bell
+from fiber.objects.items import Item
+
+
+class Source(Protocol):
+    """The reading side of a lane."""
+
+    def take(self, block: bool, timeout: float | None) -> Item:
+        """The next item.
+
+        Raises:
+            queue.Empty: there is none now, or none has come in time.
+            EOFError: none will ever come.
+        """
+
+    def ready(self, timeout: float | None) -> bool:
+        """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
+
+    def bell(self) -> Bell:
+        """What tells that :meth:`take` would return or raise EOFError."""
+
+
+class Sink(Protocol):
+    """The writing side of a lane."""
+
+    def put(self, item: Item, block: bool, timeout: float | None) -> None:
+        """Hand an item over.
+
+        Raises:
+            queue.Full: there is no room now, or none has come in time.
+            BrokenPipeError: nobody reads.
+        """
+
+    def flush(self) -> None:
+        """Wait until all that was put is with the owner, or the owner is gone."""
+
+    def abandon(self) -> None:
+        """Let the end of this process wait for nothing that was put."""
+
+
+class Channels(Protocol):
+    """An object as handles in one process see it."""
+
+    @property
+    def shape(self) -> Shape:
+        """What it is made of."""
+
+    @property
+    def address(self) -> Address:
+        """What is pickled in its place."""
+
+    def source(self, lane: int) -> Source:
+        """The reading side of a lane."""
+
+    def sink(self, lane: int) -> Sink:
+        """The writing side of a lane."""
+
+    def size(self, lane: int) -> int:
+        """Items in a lane."""
+
+    def hold(self, end: int, ticket: int = 0) -> bool:
+        """There is one more handle of an end here; False where the object has just been let go."""
+
+    def drop(self, end: int) -> None:
+        """A handle of an end was closed."""
+
+    def drop_soon(self, end: int) -> None:
+        """A handle of an end was collected; callable whenever the collector runs."""
+
+    def issue(self, ticket: int, end: int, uses: int) -> None:
+        """A pickle of an end is on its way."""
+
+    def void(self, ticket: int) -> None:
+        """A pickle of an end is loaded no more; callable whenever the collector runs."""

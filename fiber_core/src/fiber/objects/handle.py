@@ -1,0 +1,131 @@
+"""What holds one end of a shared object for the user, and how it is pickled."""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import weakref
+from typing import Any, TypeVar
+
+from fiber.objects import store
+from fiber.objects.address import Address
+from fiber.objects.ends import Channels
+from fiber.objects.items import Item, Laden
+from fiber.transport import codec
+
+_H = TypeVar("_H", bound="Handle")
+
+# tickets by what carries them, and of pickles that nothing of ours carries
+_carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
+_eternal: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+
+
+class Handle:
+    """One end of an object, held until it is closed or collected."""
+
+    _channels: Channels
+    _end: int
+
+    def _take_hold(self, channels: Channels, end: int) -> None:
+        """Become the handle of an end that is held for it already."""
+        self._channels = channels
+        self._end = end
+        self._letting_go = weakref.finalize(self, channels.drop_soon, end)
+        self._letting_go.atexit = False
+        self._open()
+
+    def _open(self) -> None:
+        """For subclasses: the object is there now."""
+
+    def _let_go(self) -> None:
+        """Hold it no more; idempotent."""
+        if self._letting_go.detach() is not None:
+            self._channels.drop(self._end)
+
+    def __reduce__(self) -> Any:
+        address = self._channels.address
+        return load, (type(self), address, self._end, ticket_for(self), *self._state())
+
+    def _state(self) -> tuple[Any, ...]:
+        """For subclasses: what :meth:`_restore` gets."""
+        return ()
+
+    def _restore(self, *state: Any) -> None:
+        """For subclasses: take what :meth:`_state` said; before :meth:`_open`."""
+
+
+def load(cls: type[_H], address: Address, end: int, ticket: int, *state: Any) -> _H:
+    """The handle of a pickle."""
+    handle = cls.__new__(cls)
+    handle._restore(*state)  # noqa: SLF001 - a handle is made here and in its class only
+    handle._take_hold(store.current().take(address, end, ticket), end)  # noqa: SLF001 - as above
+    return handle
+
+
+class Parcel:
+    """Carries the tickets of one item, each for one load."""
+
+    def __init__(self) -> None:
+        #: by handle, so that a second try at pickling the item makes no second ticket
+        self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
+
+
+def ticket_for(handle: Handle) -> int:
+    """A ticket for the pickle that is being made.
+
+    It lasts as long as what carries the pickle: an item of a queue until it is loaded or dropped, a
+    process until each of its processes has loaded it or it has ended, a call of a pool until it is
+    done. A pickle that the user makes may be loaded at any time, so its ticket lasts.
+    """
+    channels, end = handle._channels, handle._end  # noqa: SLF001 - this is how a handle is pickled
+    carrier = codec.carrier()
+    if isinstance(carrier, Parcel):
+        made = carrier.tickets.get(id(handle))
+        if made is not None:
+            return made[3]
+        ticket = _issue(channels, end, 1)
+        address = channels.address
+        carrier.tickets[id(handle)] = (address.ident, address.urls, address.target, ticket)
+        return ticket
+    if carrier is None:
+        lasting = _eternal.setdefault(channels, {})
+        if end not in lasting:
+            lasting[end] = _issue(channels, end, 0)
+        return lasting[end]
+    tickets = _carried.setdefault(carrier, {})
+    key = (id(handle), id(channels), end)
+    if key not in tickets:
+        ticket = tickets[key] = _issue(channels, end, getattr(carrier, "processes", 0))
+        # once: when the carrier says so, or is given up before it ever went
+        void = weakref.finalize(carrier, channels.void, ticket)
+        void.atexit = False
+        carrier.on_release(void)
+    return tickets[key]
+
+
+def _issue(channels: Channels, end: int, uses: int) -> int:
+    ticket = secrets.randbits(63) | 1
+    channels.issue(ticket, end, uses)
+    return ticket
+
+
+def encode(value: Any) -> Item:
+    """The item of a value, pickled now.
+
+    Raises:
+        Exception: what pickling it raised.
+    """
+    parcel = Parcel()
+    before = codec.carry(parcel)
+    try:
+        pickled = codec.pickled(value)
+    finally:
+        codec.carry(before)
+    if parcel.tickets:
+        return Laden.of(parcel.tickets.values(), pickled)
+    return pickled
+
+
+def decode(item: Item) -> Any:
+    """The value of an item."""
+    return pickle.loads(item.pickled if isinstance(item, Laden) else item)

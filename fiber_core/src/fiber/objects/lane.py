@@ -1,0 +1,369 @@
+"""One direction of a queue or pipe at its owner: items in order, who wants them, who has room; pure.
+
+Every method is an event and returns what is to be done, in order. An item belongs to the lane until
+its reader has settled it: what a lost reader had not handed out goes back to the front.
+
+Readers are any hashable names; None is a thread of the owner itself, whose items are its own at
+once. ``take_now`` and ``put_now`` are the short ways of such threads when nobody waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import merge
+from operator import itemgetter
+
+from fiber.objects.book import Book, Placed, Progress
+from fiber.objects.items import Item
+from fiber.objects.orders import (
+    Accepted,
+    Broken,
+    Drop,
+    End,
+    Give,
+    Instructions,
+    Nothing,
+    Offer,
+    Recall,
+    Refused,
+    Request,
+    Watch,
+)
+from fiber.objects.protocol import Mode
+
+#: bytes in one delivery, more only where one item is larger
+MAX_DELIVERY = 512 * 1024
+
+_position = itemgetter(0)
+
+
+class Lane:
+    """The state of one lane. Not thread-safe.
+
+    Args:
+        maxsize: most items, those with readers that have not handed them out included; 0 for any.
+        max_bytes: bytes from which on writers wait; 0 for any.
+    """
+
+    def __init__(self, *, maxsize: int = 0, max_bytes: int = 0) -> None:
+        self.maxsize = maxsize
+        self.max_bytes = max_bytes
+        #: True once no writer can come any more
+        self.writers_gone = False
+        #: True once no reader can come any more
+        self.readers_gone = False
+        self._fresh: deque[Item] = deque()
+        # position of the first fresh item; those that came back are all before it
+        self._first = 0
+        self._back: deque[Placed] = deque()
+        self._bytes = 0
+        self._waiting: deque[Request] = deque()
+        self._held: deque[Offer] = deque()
+        self._books: dict[Hashable, Book] = {}
+        self._watching = False
+
+    # -- what it knows
+
+    @property
+    def available(self) -> int:
+        """Items that can be taken now."""
+        return len(self._fresh) + len(self._back)
+
+    @property
+    def size(self) -> int:
+        """Items in it, with those that readers have and their users have not."""
+        return self.available + self._parked()
+
+    @property
+    def has_room(self) -> bool:
+        """True where the next item would be let in."""
+        if self.maxsize:
+            return self.size < self.maxsize
+        return not self.max_bytes or self._bytes < self.max_bytes
+
+    @property
+    def holds(self) -> bool:
+        """True while writers wait for room."""
+        return bool(self._held)
+
+    @property
+    def is_settled(self) -> bool:
+        """True where everything that came in was handed out."""
+        return not self._held and not self.size
+
+    @property
+    def has_ended(self) -> bool:
+        """True once nothing more can come from it."""
+        return self.writers_gone and self.is_settled
+
+    @property
+    def readers(self) -> list[Hashable]:
+        """The readers that asked before."""
+        return list(self._books)
+
+    # -- threads of the owner, short ways
+
+    def put_now(self, item: Item) -> bool:
+        """Let an item in, where nobody waits for it or before it; False otherwise."""
+        if self._waiting or self._held or self.readers_gone or not self.has_room:
+            return False
+        self._fresh.append(item)
+        self._bytes += len(item)
+        return True
+
+    def take_now(self) -> Item | None:
+        """The first item, taken, or None; where :attr:`holds`, :meth:`advance` afterwards."""
+        if self._back:
+            item = self._back.popleft()[1]
+        elif self._fresh:
+            item = self._fresh.popleft()
+            self._first += 1
+        else:
+            return None
+        self._bytes -= len(item)
+        return item
+
+    def untake(self, item: Item) -> Instructions:
+        """The item that a thread of the owner took last comes back to the front."""
+        position = self._back[0][0] - 1 if self._back else self._first - 1
+        self._put_back([(position, item)])
+        return self.advance()
+
+    # -- writers
+
+    def offer(self, offer: Offer) -> Instructions:
+        """A writer has items."""
+        if self.readers_gone:
+            return [Broken(offer), Drop(list(offer.items))]
+        if not offer.wait and (self._held or not self.has_room):
+            return [Refused(offer)]
+        self._held.append(offer)
+        return self.advance()
+
+    def withdraw(self, offer: Offer) -> bool:
+        """Forget a waiting offer; False where it is in already."""
+        try:
+            self._held.remove(offer)
+        except ValueError:
+            return False
+        return True
+
+    def held(self, writer: Hashable, number: int) -> Offer | None:
+        """A writer's waiting offer by its number."""
+        for offer in self._held:
+            if offer.number == number and offer.writer == writer:
+                return offer
+        return None
+
+    def close_writers(self) -> Instructions:
+        """No writer can come any more."""
+        self.writers_gone = True
+        return self.advance()
+
+    # -- readers
+
+    def open(self, reader: Hashable, progress: Callable[[], Progress] | None = None) -> None:
+        """A reader comes; where it has come before, nothing happens."""
+        if reader not in self._books:
+            self._books[reader] = Book() if progress is None else Book(progress)
+
+    def ask(self, request: Request, settled: int = 0) -> Instructions:
+        """A reader wants items and has handed out all up to a number.
+
+        Raises:
+            WireError: it settles more than it was given.
+        """
+        if request.reader is not None:
+            self.open(request.reader)
+            self._books[request.reader].settle(settled)
+        self._waiting.append(request)
+        return self.advance()
+
+    def settle(self, reader: Hashable, upto: int) -> Instructions:
+        """A reader has handed out all up to a number.
+
+        Raises:
+            WireError: it was not given so many.
+        """
+        book = self._books.get(reader)
+        if book is None:
+            return []
+        book.settle(upto)
+        return self.advance()
+
+    def give_back(self, reader: Hashable, after: int, upto: int) -> Instructions:
+        """A reader has handed out all up to a number and gives back what follows.
+
+        Raises:
+            WireError: it was not given so many.
+        """
+        book = self._books.get(reader)
+        if book is None:
+            return []
+        self._put_back(book.give_back(after, upto))
+        return self.advance()
+
+    def cancel(self, request: Request) -> bool:
+        """Forget a waiting request; False where it was answered already."""
+        try:
+            self._waiting.remove(request)
+        except ValueError:
+            return False
+        return True
+
+    def cancel_all(self, reader: Hashable) -> Instructions:
+        """A reader waits no more."""
+        mine = [request for request in self._waiting if request.reader == reader]
+        self._waiting = deque(r for r in self._waiting if r.reader != reader)
+        return [Nothing(request) for request in mine]
+
+    def lose(self, reader: Hashable) -> Instructions:
+        """A reader is gone, however it went."""
+        book = self._books.pop(reader, None)
+        if book is None:
+            return []
+        self._waiting = deque(r for r in self._waiting if r.reader != reader)
+        self._put_back(book.remains())
+        if self.readers_gone:
+            return self._drop()
+        return self.advance()
+
+    def close_readers(self) -> Instructions:
+        """No reader can come any more."""
+        self.readers_gone = True
+        return self._drop()
+
+    # -- inside
+
+    def overdue(self) -> Instructions:
+        """The moment of a :class:`Watch` has come: have parked items back that others wait for."""
+        self._watching = False
+        out: Instructions = []
+        if not self.available:
+            for request in list(self._waiting):
+                if request.mode is Mode.NOWAIT:
+                    request.patience -= 1
+                    if not request.patience:
+                        self._waiting.remove(request)
+                        out.append(Nothing(request))
+            if any(request.mode is not Mode.STANDING for request in self._waiting):
+                self._recall(out)
+        return out + self.advance()
+
+    def advance(self) -> Instructions:
+        """Let in what has room, hand out what is wanted."""
+        out: Instructions = []
+        while self._admit(out) | self._serve(out):
+            continue
+        if self._waiting:
+            self._look_elsewhere(out)
+        return out
+
+    def _admit(self, out: Instructions) -> bool:
+        changed = False
+        while self._held:
+            room = self._room()
+            if room is not None and room <= 0:
+                break
+            offer = self._held[0]
+            if room is None or room >= len(offer.items):
+                self._fresh.extend(offer.items)
+                self._bytes += sum(map(len, offer.items))
+                self._held.popleft()
+                out.append(Accepted(offer))
+            else:
+                for _ in range(room):
+                    item = offer.items.popleft()
+                    self._fresh.append(item)
+                    self._bytes += len(item)
+            changed = True
+        return changed
+
+    def _room(self) -> int | None:
+        """How many items may come in; None for as many as there are."""
+        if self.maxsize:
+            return self.maxsize - self.size
+        return None if self.has_room else 0
+
+    def _serve(self, out: Instructions) -> bool:
+        changed = False
+        while self._waiting and self.available:
+            request = self._waiting.popleft()
+            changed = True
+            if request.peek:
+                out.append(Give(request, 0, []))
+                continue
+            placed = self._take(self._share(request))
+            items = [item for _, item in placed]
+            first = 0
+            if request.reader is not None:
+                first = self._books[request.reader].deliver(placed)
+            out.append(Give(request, first, items))
+        return changed
+
+    def _share(self, request: Request) -> int:
+        """How many items one reader gets: what is left is spread over all of them."""
+        available = self.available
+        fair = max(1, available // max(1, len(self._books)))
+        light = max(1, MAX_DELIVERY * available // max(1, self._bytes))
+        return min(request.want, fair, light, available)
+
+    def _take(self, count: int) -> list[Placed]:
+        placed: list[Placed] = []
+        while self._back and len(placed) < count:
+            placed.append(self._back.popleft())
+        rest = count - len(placed)
+        if rest:
+            popped = [self._fresh.popleft() for _ in range(rest)]
+            placed += zip(range(self._first, self._first + rest), popped, strict=True)
+            self._first += rest
+        self._bytes -= sum(len(item) for _, item in placed)
+        return placed
+
+    def _put_back(self, placed: Sequence[Placed]) -> None:
+        if placed:
+            self._bytes += sum(len(item) for _, item in placed)
+            self._back = deque(merge(self._back, placed, key=_position))
+
+    def _parked(self, *, without: Hashable = None) -> int:
+        return sum(book.parked() for name, book in self._books.items() if name != without)
+
+    def _look_elsewhere(self, out: Instructions) -> None:
+        """Nothing is available: what others hold may come back; else say what there is to say."""
+        hope: Mode | None = None
+        for request in list(self._waiting):
+            if self._parked(without=request.reader):
+                if request.mode is Mode.NOWAIT or (hope is None and request.mode is Mode.WAIT):
+                    hope = request.mode
+            elif self.writers_gone and not self._held:
+                self._waiting.remove(request)
+                out.append(End(request))
+            elif request.mode is Mode.NOWAIT:
+                self._waiting.remove(request)
+                out.append(Nothing(request))
+        if hope is Mode.NOWAIT:
+            self._recall(out)
+        # a reader that is busy handing out is given a moment before it is asked
+        if hope is not None and not self._watching and (hope is Mode.NOWAIT or self._unasked()):
+            self._watching = True
+            out.append(Watch())
+
+    def _unasked(self) -> Iterable[Hashable]:
+        return [n for n, book in self._books.items() if not book.recalled and book.parked()]
+
+    def _recall(self, out: Instructions) -> None:
+        for name in self._unasked():
+            self._books[name].recalled = True
+            out.append(Recall(name))
+
+    def _drop(self) -> Instructions:
+        out: Instructions = [Broken(offer) for offer in self._held]
+        dropped = [item for offer in self._held for item in offer.items]
+        dropped += self._fresh
+        dropped += (item for _, item in self._back)
+        self._held.clear()
+        self._fresh.clear()
+        self._back.clear()
+        self._bytes = 0
+        return [*out, Drop(dropped)] if dropped else out

@@ -1,0 +1,109 @@
+"""What readers and writers want of a lane, and what it answers; values of the state machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import TypeAlias
+
+import attrs
+
+from fiber.objects.items import Item
+from fiber.objects.protocol import Mode
+
+#: looks at what others hold before a reader that does not wait is told that there is nothing
+_PATIENCE = 20
+
+
+@attrs.define(eq=False, slots=True)
+class Request:
+    """A reader that wants items; a subclass may say where they go."""
+
+    reader: Hashable
+    #: the reader's number for it
+    number: int = 0
+    #: most items
+    want: int = 1
+    mode: Mode = Mode.WAIT
+    #: True to be told of an item without taking it
+    peek: bool = False
+    patience: int = _PATIENCE
+
+
+@attrs.define(eq=False, slots=True)
+class Offer:
+    """Items that a writer wants in; a subclass may say whom to tell."""
+
+    writer: Hashable
+    items: deque[Item]
+    #: the writer's number for it
+    number: int = 0
+    #: False to be refused where there is no room
+    wait: bool = True
+
+
+@attrs.frozen
+class Give:
+    """Answer a request; for a reader ``first`` numbers the items."""
+
+    request: Request
+    first: int
+    items: list[Item]
+
+
+@attrs.frozen
+class Nothing:
+    """Answer a request: there is nothing now."""
+
+    request: Request
+
+
+@attrs.frozen
+class End:
+    """Answer a request: there is nothing and never will be."""
+
+    request: Request
+
+
+@attrs.frozen
+class Accepted:
+    """Answer an offer: all of it is in."""
+
+    offer: Offer
+
+
+@attrs.frozen
+class Refused:
+    """Answer an offer: there was no room."""
+
+    offer: Offer
+
+
+@attrs.frozen
+class Broken:
+    """Answer an offer: nobody reads."""
+
+    offer: Offer
+
+
+@attrs.frozen
+class Recall:
+    """Ask a reader to give back what it has not handed out."""
+
+    reader: Hashable
+
+
+@attrs.frozen
+class Watch:
+    """Call :meth:`Lane.overdue` in a moment."""
+
+
+@attrs.frozen
+class Drop:
+    """Items that nobody will get; let go of what they hold."""
+
+    items: list[Item]
+
+
+Instruction: TypeAlias = Give | Nothing | End | Accepted | Refused | Broken | Recall | Watch | Drop
+Instructions: TypeAlias = list[Instruction]

@@ -1,0 +1,122 @@
+"""A page of memory in which a reader notes what it has handed out, for the owner to see.
+
+A reader on the owner's own host writes there, at the price of a store, the number of the last item
+that its user got. When it dies without a word the owner knows exactly which of the items delivered
+to it were handed out. Elsewhere the owner knows what the reader has told it.
+
+The reader makes a file in the run's folder and tells its name and the random bytes in its head; the
+owner maps it, checks those, and removes the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from fiber.objects.book import Progress
+
+#: bytes that identify a page
+MARK = 16
+#: numbers of a slot: handed out; given back after and up to; one spare
+_WORDS = 4
+_SLOT = 8 * _WORDS
+#: slots of a page, the first of which is its head
+SLOTS = 1024
+
+_numbers = itertools.count(1)
+
+
+class Slot:
+    """Where one reader of one lane notes what it does."""
+
+    __slots__ = ("at", "index", "words")
+
+    def __init__(self, words: memoryview, index: int) -> None:
+        self.words = words
+        #: number of the slot in its page, -1 where nobody else sees it
+        self.index = index
+        #: position of the number of items handed out
+        self.at = max(index, 0) * _WORDS
+
+    @classmethod
+    def private(cls) -> Slot:
+        """One that nobody else sees."""
+        return cls(memoryview(bytearray(_SLOT)).cast("Q"), -1)
+
+    def gave(self, after: int, upto: int) -> None:
+        """Note what goes back; before the numbers that come after it are handed out."""
+        self.words[self.at + 1] = after
+        self.words[self.at + 2] = upto
+        self.words[self.at] = upto
+
+
+class Page:
+    """The reader's side: slots for its lanes of one owner."""
+
+    def __init__(self, folder: Path, ident: str) -> None:
+        self.mark = secrets.token_bytes(MARK)
+        #: file name in the run's folder
+        self.name = f"p{ident}-{next(_numbers)}"
+        self._path = folder / self.name
+        fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, SLOTS * _SLOT)
+            memory = mmap.mmap(fd, SLOTS * _SLOT)
+        finally:
+            os.close(fd)
+        memory[:MARK] = self.mark
+        self._words = memoryview(memory).cast("Q")
+        # in turn, so that the owner has long heard of the end of a slot's last reader
+        self._free = deque(range(1, SLOTS))
+
+    def slot(self) -> Slot:
+        """A slot of its own for a lane; a private one where none is left."""
+        if not self._free:
+            return Slot.private()
+        slot = Slot(self._words, self._free.popleft())
+        slot.gave(0, 0)
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """A lane needs its slot no more."""
+        if slot.index >= 0:
+            self._free.append(slot.index)
+
+    def remove(self) -> None:
+        """Take the name away, where the owner has not."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+
+
+def open_page(path: Path, mark: bytes) -> memoryview | None:
+    """The owner's side: the words of a reader's page; None where it is not to be had here."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(fd).st_size != SLOTS * _SLOT:
+            return None
+        memory = mmap.mmap(fd, SLOTS * _SLOT, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+    if memory[:MARK] != mark:
+        return None
+    path.unlink(missing_ok=True)
+    return memoryview(memory).cast("Q")
+
+
+def reader_of(words: memoryview, index: int) -> Callable[[], Progress]:
+    """What reads one slot of a page."""
+    at = index * _WORDS
+
+    def read() -> Progress:
+        return words[at], words[at + 1], words[at + 2]
+
+    return read

@@ -1,0 +1,230 @@
+"""The shared objects of one process: its own, and those of others that it uses."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fiber import runtime
+from fiber.exceptions import PeerLostError
+from fiber.objects import progress
+from fiber.objects.address import Address, Kind
+from fiber.objects.channel import Channel
+from fiber.objects.courier import Courier
+from fiber.objects.owner import Owner
+from fiber.objects.remote import Remote
+from fiber.objects.waiting import Deadline
+from fiber.transport.endpoint import Peer
+
+if TYPE_CHECKING:
+    from fiber.objects.shared import Shared
+    from fiber.runtime import Runtime
+    from fiber.transport.client import Client
+
+# where a peer's state has its pages; targets are not negative
+_PAGES = -1
+
+_store: Store | None = None
+_making = threading.Lock()
+
+
+def current() -> Store:
+    """The store of this process.
+
+    Raises:
+        ForkedError: in a process that the user forked from one that used fiber.
+    """
+    global _store  # noqa: PLW0603 - there is one a process, as there is one runtime
+    node = runtime.current()
+    with _making:
+        if _store is None or _store.node is not node:
+            _store = Store(node)
+            node.own(_store)
+        return _store
+
+
+class Store:
+    """Finds objects, and sees to it that nothing is lost when the process ends."""
+
+    def __init__(self, node: Runtime) -> None:
+        self.node = node
+        self._lock = threading.RLock()
+        self._own: dict[int, Shared] = {}
+        self._remotes: dict[tuple[str, int], Remote] = {}
+        self._owners: dict[str, Owner] = {}
+        self._errands: Courier | None = None
+        self._changed = threading.Event()
+        #: True once the process ends
+        self.is_closing = False
+        # finalizers need it, and cannot make it
+        self._reactor = node.reactor
+
+    # -- what objects need of the process
+
+    @property
+    def ident(self) -> str:
+        """Identity of the process within the run."""
+        return self.node.ident
+
+    @property
+    def host(self) -> str:
+        """Name of the host."""
+        return self.node.hello.host
+
+    def client(self, url: str) -> Client:
+        """The connection to another process."""
+        return self.node.client(url)
+
+    def call_soon(self, action: Callable[[], Any]) -> None:
+        """Have something done on the handler thread; takes no lock."""
+        self._reactor.call_soon(action)
+
+    def call_later(self, delay: float, action: Callable[[], Any]) -> None:
+        """Have something done on the handler thread in a moment."""
+        self._reactor.call_later(delay, action)
+
+    def new_page(self) -> progress.Page | None:
+        """A page for the progress of readers; None where this host has no folder of the run."""
+        try:
+            return progress.Page(self.node.directory, self.ident)
+        except OSError:
+            return None
+
+    def page(self, peer: Peer, name: bytes, mark: bytes) -> memoryview | None:
+        """The page of another process's readers."""
+        pages: dict[bytes, memoryview | None] = peer.state.setdefault(_PAGES, {})  # type: ignore[assignment] # ours alone
+        if name not in pages:
+            text = name.decode(errors="replace")
+            plain = bool(text) and Path(text).name == text
+            path = self.node.directory / text
+            pages[name] = progress.open_page(path, mark) if plain else None
+        return pages[name]
+
+    # -- own objects
+
+    def channel(self, kind: Kind, maxsize: int = 0) -> Channel:
+        """A new queue or pipe."""
+        return Channel(self, kind, maxsize)
+
+    def export(self, shared: Shared, kind: Kind, maxsize: int) -> Address:
+        """Have other processes served; what they are told."""
+        endpoint = self.node.endpoint
+        with self._lock:
+            if not shared.target:
+                shared.target = self.node.new_target()
+                self._own[shared.target] = shared
+                endpoint.serve(shared.target, shared)
+        return Address(self.ident, tuple(endpoint.urls), shared.target, kind, maxsize)
+
+    def forget(self, shared: Shared) -> None:
+        """An own object has no holder any more."""
+        if self._own.pop(shared.target, None) is not None:
+            self.node.endpoint.withdraw(shared.target)
+
+    # -- objects of others
+
+    def take(self, address: Address, end: int, ticket: int) -> Channel | Remote:
+        """The object at an address, held for a new handle.
+
+        An owner that cannot be reached shows when the object is used.
+
+        Raises:
+            PeerLostError: it was ours, and exists no more.
+        """
+        while True:
+            found = self._resolve(address)
+            if found.hold(end, ticket):
+                return found
+
+    def _resolve(self, address: Address) -> Channel | Remote:
+        if address.ident == self.ident:
+            found = self._own.get(address.target)
+            if not isinstance(found, Channel):
+                msg = f"the {address.shape.name} no longer exists; its last holder let it go"
+                raise PeerLostError(msg)
+            return found
+        with self._lock:
+            key = (address.ident, address.target)
+            remote = self._remotes.get(key)
+            if remote is None or remote.is_lost:
+                remote = self._remotes[key] = Remote(self, address, self._owner(address))
+            return remote
+
+    def _owner(self, address: Address) -> Owner:
+        owner = self._owners.get(address.ident)
+        if owner is None or owner.is_lost:
+            if owner is not None:
+                self.errand(owner.close)
+            owner = self._owners[address.ident] = Owner(self, address.ident, address.urls)
+        return owner
+
+    def forget_remote(self, remote: Remote) -> None:
+        """An object of another process has no handle here any more."""
+        with self._lock:
+            key = (remote.address.ident, remote.target)
+            if self._remotes.get(key) is remote:
+                del self._remotes[key]
+                self._owners[remote.address.ident].forget(remote.target)
+
+    def void_all(self, tickets: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
+        """References in an item that nobody will load."""
+        for ident, urls, target, ticket in tickets:
+            if ident == self.ident:
+                shared = self._own.get(target)
+                if shared is not None:
+                    shared.void(ticket)
+            else:
+                self.errand(functools.partial(self._void_elsewhere, ident, urls, target, ticket))
+
+    def _void_elsewhere(self, ident: str, urls: tuple[str, ...], target: int, ticket: int) -> None:
+        with self._lock:
+            owner = self._owner(Address(ident, urls, target, Kind.QUEUE))
+        owner.void(target, ticket)
+
+    def errand(self, action: Callable[[], Any]) -> None:
+        """Have something done that may take long."""
+        with self._lock:
+            if self._errands is None:
+                self._errands = Courier("fiber-errands")
+            self._errands.submit(action)
+
+    # -- the end
+
+    def drained(self) -> None:
+        """Perhaps the last item was taken; for :meth:`close`."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Send what was put, let readers have what is here, end what was started. Idempotent."""
+        if self.is_closing:
+            return
+        remotes = list(self._remotes.values())
+        for remote in remotes:
+            remote.flush()
+            remote.give_back()
+        for owner in list(self._owners.values()):
+            owner.courier.drain()
+            owner.sync()
+        self.is_closing = True
+        self._linger()
+        for owner in list(self._owners.values()):
+            owner.close()
+        if self._errands is not None:
+            self._errands.close()
+
+    def _linger(self) -> None:
+        own = list(self._own.values())
+        waiting = [shared for shared in own if not shared.is_drained()]
+        if not waiting:
+            return
+        deadline = Deadline(self.node.config.linger)
+        for shared in waiting:
+            shared.hurry()
+        while left := deadline.left:
+            self._changed.clear()
+            if all(shared.is_drained() for shared in waiting):
+                return
+            self._changed.wait(left)

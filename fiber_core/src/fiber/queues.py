@@ -1,0 +1,193 @@
+"""``Queue`` and ``SimpleQueue``: first in, first out, between any processes of a run."""
+
+from __future__ import annotations
+
+import queue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from fiber.objects import store
+from fiber.objects.address import Kind
+from fiber.objects.ends import Channels
+from fiber.objects.handle import Handle, decode, encode
+from fiber.transport import fork
+
+__all__ = ["Queue", "SimpleQueue"]
+
+T = TypeVar("T")
+
+
+class _Lane(Handle, Generic[T]):
+    """A handle of an object with one lane that all its holders read and write."""
+
+    def _make(self, maxsize: int) -> None:
+        channel = store.current().channel(Kind.QUEUE, maxsize)
+        channel.hold(0)
+        self._take_hold(channel, 0)
+
+    def _open(self) -> None:
+        channels: Channels = self._channels
+        self._source = channels.source(0)
+        self._sink = channels.sink(0)
+        self._closed = False
+
+
+class SimpleQueue(_Lane[T]):
+    """A queue with ``put`` and ``get`` only; the same as ``multiprocessing.SimpleQueue``.
+
+    It lives in the process that made it. Any process that gets it, as an argument, in a closure or
+    through another queue, reads and writes it.
+    """
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        self._make(0)
+
+    def put(self, obj: T) -> None:
+        """Put a value in.
+
+        Raises:
+            Exception: what pickling it raised.
+            PeerLostError: the process that the queue lives in is gone.
+            ValueError: this handle is closed.
+        """
+        self._check()
+        self._sink.put(encode(obj), True, None)
+
+    def get(self) -> T:
+        """Wait for the next value and take it.
+
+        Raises:
+            PeerLostError: the process that the queue lives in is gone; an ``EOFError``.
+            ValueError: this handle is closed.
+        """
+        self._check()
+        value: T = decode(self._source.take(True, None))
+        return value
+
+    def empty(self) -> bool:
+        """True where nothing is in it."""
+        self._check()
+        return not self._channels.size(0)
+
+    def close(self) -> None:
+        """Let go of it; others go on using it."""
+        self._closed = True
+        self._let_go()
+
+    def __enter__(self) -> SimpleQueue[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            msg = f"Queue {self!r} is closed"
+            raise ValueError(msg)
+        if fork.is_stranger():
+            fork.check()
+
+
+class Queue(_Lane[T]):
+    """A queue; the same as ``multiprocessing.Queue``, with any number of readers and writers.
+
+    It lives in the process that made it. Any process that gets it, as an argument, in a closure or
+    through another queue, reads and writes it. Values are pickled in ``put``, so that one that
+    cannot be is an error there, and may be changed afterwards. Values that a reader has not been
+    given by ``get`` are not lost with it.
+
+    Args:
+        maxsize: most values in it; 0 or less for any number.
+        ctx: accepted for compatibility.
+    """
+
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        self._maxsize = max(0, maxsize)
+        self._make(self._maxsize)
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._maxsize,)
+
+    def _restore(self, *state: Any) -> None:
+        (self._maxsize,) = state
+
+    def put(self, obj: T, block: bool = True, timeout: float | None = None) -> None:
+        """Put a value in; wait for room where there is a ``maxsize``.
+
+        Raises:
+            queue.Full: there is no room, or none has come in ``timeout`` seconds.
+            Exception: what pickling it raised.
+            PeerLostError: the process that the queue lives in is gone.
+            ValueError: this handle is closed.
+        """
+        if self._closed or fork.is_stranger():
+            self._refuse()
+        if timeout is not None and timeout <= 0:
+            block = False
+        self._sink.put(encode(obj), block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        """Take the next value; wait for it.
+
+        Raises:
+            queue.Empty: there is none, or none has come in ``timeout`` seconds.
+            PeerLostError: the process that the queue lives in is gone; an ``EOFError``.
+            ValueError: this handle is closed.
+        """
+        if self._closed or fork.is_stranger():
+            self._refuse()
+        if timeout is not None and timeout <= 0:
+            block = False
+        value: T = decode(self._source.take(block, timeout))
+        return value
+
+    def put_nowait(self, obj: T) -> None:
+        """The same as ``put(obj, False)``."""
+        self.put(obj, False)
+
+    def get_nowait(self) -> T:
+        """The same as ``get(False)``."""
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """How many values are in it, those that readers have fetched and not returned included."""
+        if fork.is_stranger():
+            fork.check()
+        return self._channels.size(0)
+
+    def empty(self) -> bool:
+        """True where nothing is in it."""
+        return not self.qsize()
+
+    def full(self) -> bool:
+        """True where ``put`` would wait."""
+        return self._maxsize > 0 and self.qsize() >= self._maxsize
+
+    def close(self) -> None:
+        """Let go of it; what was put here still arrives, and others go on using it."""
+        self._closed = True
+        self._let_go()
+
+    def join_thread(self) -> None:
+        """Wait until all that was put here is in the queue; after :meth:`close` only."""
+        assert self._closed, f"Queue {self!r} not closed"
+        self._sink.flush()
+
+    def cancel_join_thread(self) -> None:
+        """Let this process end without waiting until all that was put here is in the queue."""
+        self._sink.abandon()
+
+    def _refuse(self) -> None:
+        fork.check()
+        if self._closed:
+            msg = f"Queue {self!r} is closed"
+            raise ValueError(msg)
+
+
+# raised by the methods above, as from the stdlib's module of this name
+Empty, Full = queue.Empty, queue.Full
