@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from fiber.cli.main import cli
 from fiber.testing import programs
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
@@ -48,8 +50,15 @@ def created(*words):
     return line.removeprefix("Created job: ")
 
 
+def inside(*words):
+    """The same without a process of its own, for what a test does not look at closely."""
+    done = CliRunner().invoke(cli, words, prog_name="fiber")
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    return done.stdout
+
+
 def jobs(*words):
-    return json.loads(fiber("ps", "--json", *words).stdout)
+    return json.loads(inside("ps", "--json", *words))
 
 
 def is_gone(pid):
@@ -69,8 +78,8 @@ def collected(run_root):
     yield
     if list(Path(run_root, "fiber").iterdir()):
         for job in jobs():
-            lines("kill", "--now", job["job"])
-        lines("gc")
+            inside("kill", "--now", job["job"])
+        inside("gc")
     assert list(Path(run_root, "fiber").iterdir()) == []
 
 
@@ -196,7 +205,7 @@ class attached:  # noqa: N801  used as a function
 
 
 def jobs_backend():
-    settings = json.loads(fiber("config", "--json").stdout)
+    settings = json.loads(inside("config", "--json"))
     return next(s["value"] for s in settings if s["key"] == "backend")
 
 
@@ -206,7 +215,7 @@ class TestDetached:
         code += "print('one', flush=True); signal.alarm(60); signal.pause()"
         job = created("--name", "train", sys.executable, "-u", "-c", code)
 
-        (listed,) = jobs()
+        (listed,) = json.loads(fiber("ps", "--json").stdout)
         assert (listed["job"], listed["name"], listed["state"]) == (job, "train", "running")
         assert listed["argv"][-1] == code
         assert listed["submitted"] > 1e9
