@@ -16,6 +16,8 @@ import pytest
 import fiber
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
 _state = {"set": 0, "count": 0}
 
 

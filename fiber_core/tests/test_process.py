@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 
-HERE = os.getpid()
+pytestmark = pytest.mark.usefixtures("shared_runtime")
 
 
 def exit_with(code):
@@ -91,24 +91,6 @@ def test_exit_codes_are_those_of_the_child(code):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
 def test_a_signal_is_a_negative_exit_code(signum):
     assert run(die_by, signum).exitcode == -signum
-
-
-def test_an_exit_with_a_text_prints_it_and_is_code_1(capfd):
-    assert run(exit_with, "a text").exitcode == 1
-    assert "a text" in capfd.readouterr().err
-
-
-def test_an_exception_is_exit_code_1_and_its_traceback_is_seen(capfd):
-    process = run(fail)
-    assert process.exitcode == 1
-    error = capfd.readouterr().err
-    assert f"Process {process.name}:" in error
-    assert "ValueError: on purpose" in error
-
-
-def test_output_reaches_the_parents_terminal(capfd):
-    run(say, "hello from a child")
-    assert capfd.readouterr().out == "hello from a child\n"
 
 
 def test_a_child_knows_itself_and_its_parent(tmp_path):
