@@ -15,7 +15,7 @@ from multiprocessing import context, spawn
 from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import BackendError, WireError
-from fiber.launch import bootstrap, modules
+from fiber.launch import bootstrap, modules, rundir
 from fiber.launch.child import Child
 from fiber.launch.environ import job_environment
 from fiber.model import JobSpec, JobStatus, ResourceRequest
@@ -210,6 +210,10 @@ class Launcher:
                 self._by_job.pop(child.job.id, None)
             for ident in [i for i, (_, owner) in self._payloads.items() if owner is child]:
                 del self._payloads[ident]
+        for index in range(child.processes):
+            # one that was killed while it had listeners of its own could not remove its socket
+            ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
+            rundir.remove_socket(self._runtime.directory, ident)
         child.release()
 
     # -- what children ask for

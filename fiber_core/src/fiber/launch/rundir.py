@@ -135,6 +135,11 @@ def sweep() -> list[str]:
     return removed
 
 
+def remove_socket(folder: Path, name: str) -> None:
+    """Remove the socket of a process that has ended; idempotent."""
+    (folder / f"{name}.sock").unlink(missing_ok=True)
+
+
 def remove(folder: Path) -> None:
     """Remove a run's folder; idempotent."""
     shutil.rmtree(folder, ignore_errors=True)
