@@ -155,7 +155,7 @@ class Link:
         self._taken += 1
         message = self._assembler.feed(frame)
         if self._taken - self._told >= _GRANT_AFTER:
-            self._socket.post(wire.header(Kind.GRANT, ack=self._taken))
+            self._socket.post(lambda: wire.header(Kind.GRANT, ack=self._taken))
             self._told = self._taken
         return message
 

@@ -242,9 +242,9 @@ class DiallingSocket(_RawSocket):
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
         self._line = _Line()
-        # the newest news of what was taken in goes out last
+        # what was taken in is told in its order; held for as long as nng takes to look at a frame
         self._order = threading.Lock()
-        self._posted: list[Any] = []
+        self._waiting = 0
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
 
@@ -296,8 +296,10 @@ class DiallingSocket(_RawSocket):
         """
         with self._order:
             message = _build(None, head(), pieces)
-            code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
-        # outside of any try: an interrupt must not free what nng may have taken
+            code = self._offer(message)
+            if not code:
+                return
+            self._waiting += 1
         while code:
             try:
                 if code != lib.NNG_EAGAIN:
@@ -305,10 +307,43 @@ class DiallingSocket(_RawSocket):
                 self._wait_for_room()
             except BaseException:
                 lib.nng_msg_free(message)
+                with self._order:
+                    self._waiting -= 1
                 raise
             with self._order:
                 ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
-                code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+                code = self._offer(message)
+                self._waiting -= not code
+
+    def post(self, head: Callable[[], bytes]) -> None:
+        """Send a frame without a body and never wait for room, nor fail where the peer is gone.
+
+        A reader that waited could wait for a peer whose reader waits for ours. Nor may it be left
+        to nng: with a send under way, a send that must not wait leaves it pointers to nothing.
+        """
+        with self._order:
+            message = _build(None, head(), ())
+            code = self._offer(message)
+            if code:
+                lib.nng_msg_free(message)
+            if code != lib.NNG_EAGAIN or self._waiting:
+                # whoever waits for room tells the newest
+                return
+        threading.Thread(
+            target=self._post_later, args=(head,), name="fiber-post", daemon=True
+        ).start()
+
+    def _post_later(self, head: Callable[[], bytes]) -> None:
+        try:
+            self.send(head)
+        except TransportError:
+            # nobody is left to be told
+            return
+
+    def _offer(self, message: Any) -> int:
+        # no try around it: an interrupt must not free what nng may have taken
+        code: int = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+        return code
 
     def _wait_for_room(self) -> None:
         holder = ffi.new("int *")
@@ -321,34 +356,11 @@ class DiallingSocket(_RawSocket):
             msg = "the connection is gone"
             raise TransportError(msg)
 
-    def post(self, head: bytes) -> None:
-        """Hand a frame without a body to nng and never wait; nng sends it as soon as it can.
-
-        A reader that waited for room could wait for a peer whose reader waits for ours.
-        """
-        message = _build(None, head, ())
-        with self._order:
-            code = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
-            if code == lib.NNG_EAGAIN and not self._closed:
-                self._posted = [aio for aio in self._posted if not _finished(aio)]
-                holder = ffi.new("nng_aio **")
-                _check(lib.nng_aio_alloc(holder, ffi.NULL, ffi.NULL))
-                lib.nng_aio_set_msg(holder[0], message)
-                lib.nng_send_aio(self._raw, holder[0])
-                self._posted.append(holder[0])
-            elif code:
-                lib.nng_msg_free(message)
-
     def close(self) -> None:
         """Close it; what was handed to nng and not sent yet is lost."""
         # first, so that whoever meets a closed socket knows why
         self._line.end()
         super().close()
-        with self._order:
-            posted, self._posted = self._posted, []
-        for aio in posted:
-            lib.nng_aio_wait(aio)
-            _finished(aio)
 
     def abandon(self) -> None:
         """In a process forked by the user: never touch nng again."""
@@ -356,15 +368,3 @@ class DiallingSocket(_RawSocket):
         # no byte: the other end of the pipe is the parent's
         self._line.lost = True
         self._order = threading.Lock()
-        self._posted = []
-
-
-def _finished(aio: Any) -> bool:
-    """True where it was done, and is no more."""
-    if lib.nng_aio_busy(aio):
-        return False
-    if lib.nng_aio_result(aio):
-        # not sent, and still ours
-        lib.nng_msg_free(lib.nng_aio_get_msg(aio))
-    lib.nng_aio_free(aio)
-    return True
