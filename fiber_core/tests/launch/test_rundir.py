@@ -1,0 +1,120 @@
+"""The folder of a run is its owner's alone, says whose it is, and is swept when that one has died."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.launch import rundir
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix="fr-"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def dies(folder):
+    """Have the program of a run have died."""
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
+        began = rundir.start_time(process.pid) or 1.0
+    description = {**rundir.describe(folder), "pid": process.pid, "start_time": began}
+    (folder / "run.json").write_text(json.dumps(description))
+
+
+class TestRoot:
+    def test_it_is_in_the_users_runtime_folder_and_closed_to_others(self, runtime):
+        assert rundir.run_root() == runtime / "fiber"
+        assert rundir.run_root().stat().st_mode & 0o777 == 0o700
+
+    def test_without_one_it_is_in_the_temporary_folder(self, runtime, monkeypatch):
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        monkeypatch.setattr(tempfile, "tempdir", str(runtime))
+
+        assert rundir.run_root() == runtime / f"fiber-{os.getuid()}"
+
+    def test_a_folder_too_long_for_sockets_is_not_used(self, runtime, monkeypatch):
+        long = runtime / ("x" * 80)
+        long.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+
+        room = rundir.MAX_SOCKET_PATH - len(os.fsencode(rundir.run_root()))
+
+        assert room >= len("/12345678/1234567890123456.sock")
+
+    def test_one_that_others_may_enter_is_refused_with_the_cure(self, runtime):
+        rundir.run_root().chmod(0o750)
+
+        with pytest.raises(FiberError, match="chmod 700"):
+            rundir.run_root()
+
+    def test_what_is_no_folder_of_ours_is_refused(self, runtime):
+        (runtime / "elsewhere").mkdir()
+        (runtime / "fiber").symlink_to(runtime / "elsewhere")
+
+        with pytest.raises(FiberError, match="is not a folder of user"):
+            rundir.run_root()
+
+
+class TestRuns:
+    def test_a_run_says_whose_it_is(self):
+        folder = rundir.create("0000000a", "some")
+
+        description = rundir.describe(folder)
+
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert description["run_id"] == "0000000a"
+        assert (description["pid"], description["backend"]) == (os.getpid(), "some")
+        assert rundir.has_master(description)
+        assert not rundir.is_stale(description)
+
+    def test_runs_come_oldest_first(self):
+        folders = [rundir.create(run, "some") for run in ("0000000b", "0000000a")]
+
+        assert [folder for folder, _ in rundir.runs()] == folders
+
+    def test_a_folder_without_a_description_is_no_run(self):
+        (rundir.run_root() / "0000000a").mkdir()
+        (rundir.run_root() / "0000000b").mkdir()
+        (rundir.run_root() / "0000000b" / "run.json").write_text("[1")
+
+        assert list(rundir.runs()) == []
+
+    def test_removing_one_twice_is_no_error(self):
+        folder = rundir.create("0000000a", "some")
+        for _ in range(2):
+            rundir.remove(folder)
+
+        assert not folder.exists()
+
+
+class TestSweeping:
+    def test_what_a_dead_program_left_is_removed_when_the_next_run_begins(self):
+        dead, alive = rundir.create("0000000a", "some"), rundir.create("0000000b", "some")
+        dies(dead)
+
+        rundir.create("0000000c", "some")
+
+        assert (dead.exists(), alive.exists()) == (False, True)
+
+    def test_a_number_that_another_process_has_now_is_no_sign_of_life(self):
+        folder = rundir.create("0000000a", "some")
+        description = {**rundir.describe(folder), "start_time": 1.0}
+
+        assert rundir.is_stale(description)
+
+    def test_a_detached_run_outlives_its_program(self):
+        folder = rundir.create("0000000a", "some", detached=True)
+        dies(folder)
+
+        assert rundir.sweep() == []
+        assert not rundir.has_master(rundir.describe(folder))
+        assert not rundir.is_stale(rundir.describe(folder))
