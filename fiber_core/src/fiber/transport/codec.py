@@ -119,7 +119,7 @@ def dumps(value: Any) -> list[wire.Buffer]:
             buffers.clear()
     stream = io.BytesIO()
     _value_pickler()(stream, place).dump(value)
-    return wire.pack(stream.getbuffer(), buffers)
+    return wire.pack(stream.getvalue(), buffers)
 
 
 def loads(body: memoryview) -> Any:

@@ -103,7 +103,7 @@ def _mark(value: Any) -> object:
         _PlainPickler(stream, 5).dump(value)
     except Exception:
         return None
-    return hashlib.blake2b(stream.getbuffer(), digest_size=16).digest()
+    return hashlib.blake2b(stream.getvalue(), digest_size=16).digest()
 
 
 class _PlainPickler(pickle.Pickler):
