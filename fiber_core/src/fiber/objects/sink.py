@@ -66,6 +66,8 @@ class RemoteSink:
             if self._flying >= _WINDOW:
                 return
         self._push(_WINDOW)
+        if self._error is not None:
+            self._refuse()
 
     def send_all(self) -> None:
         """Send all that was put; what is sent behind it arrives behind it."""

@@ -1,0 +1,35 @@
+"""Nodes with stores, connected for real, and gone when a test is over."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from objects_world import World
+
+
+@pytest.fixture
+def world():
+    folder = Path(tempfile.mkdtemp(prefix="ft-"))
+    world = World(folder)
+    yield world
+    world.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def owner(world):
+    return world.node("owner")
+
+
+@pytest.fixture
+def other(world, owner):
+    return world.node("other")
+
+
+@pytest.fixture
+def third(world, owner):
+    return world.node("third")

@@ -1,0 +1,78 @@
+"""What an owner answers, also to peers that talk nonsense."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fiber.exceptions import TransportError
+from fiber.objects import items, protocol
+from fiber.objects.items import Laden
+from fiber.objects.protocol import Op
+from objects_world import put, take
+from transport_world import until
+
+NONSENSE = {
+    "nothing": b"",
+    "an unknown operation": b"\xff\x00",
+    "an attach cut short": protocol.ATTACH.pack(Op.ATTACH, 0, 0, 0, b"")[:-1],
+    "a lane that is not there": protocol.SIZE.pack(Op.SIZE, 9),
+    "a mode that is none": protocol.ASK.pack(Op.ASK, 0, 9, 1, 0),
+    "a wish for nothing": protocol.ASK.pack(Op.ASK, 0, 0, 0, 0),
+    "more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
+    "more given back than given": protocol.GIVE.pack(Op.GIVE, 0, 0, 5),
+    "a batch cut short": protocol.PUT.pack(Op.PUT, 0, 1) + items.pack([b"abc"])[0][:-1],
+    "tickets that are none": protocol.PUT.pack(Op.PUT, 0, 1)
+    + b"".join(items.pack([Laden(b"\x02\0\0\0{]")])),
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
+def test_a_peer_that_talks_nonsense_is_cut_off_and_the_others_are_served(owner, other, third, body):
+    mine = owner.queue()
+    bad, good = other.remote(mine), third.remote(mine)
+    # as a reader that is known
+    good.source(0)
+    with pytest.raises(TransportError):
+        pending = bad.call([body])
+        assert pending.wait(20)
+        pending.result()
+
+    until(lambda: bad.is_lost)
+    put(good, b"1")
+    assert take(mine) == b"1"
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_any_bytes_of_a_peer_leave_the_owner_working(owner, data):
+    mine = owner.queue()
+    put(mine, b"1")
+    op = data.draw(st.sampled_from([*Op, 0, 77]))
+    body = bytes([op]) + data.draw(st.binary(max_size=60))
+
+    peer = SimpleNamespace(state={}, send=lambda *message: None)
+    with contextlib.suppress(TransportError):
+        mine.on_message(peer, SimpleNamespace(body=memoryview(body), id=1))
+    mine.on_peer_lost(peer)
+    put(mine, b"2")
+    assert take(mine) in (b"1", b"2")
+
+
+def test_a_pages_name_outside_the_runs_folder_is_not_opened(owner, other, tmp_path):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(4096))
+    for name in (str(secret), "../secret", "..", "", "a/b"):
+        head = protocol.ATTACH.pack(Op.ATTACH, 0, 0, 1, bytes(16))
+        theirs.cast([head, name.encode()])
+    theirs.sync()
+
+    assert secret.exists()
+    put(mine, b"1")
+    assert take(theirs) == b"1"

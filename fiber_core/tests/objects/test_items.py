@@ -1,0 +1,87 @@
+"""Batches of items: what is packed is unpacked, and nonsense is refused."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber.exceptions import WireError
+from fiber.objects import items
+from fiber.objects.items import Laden
+
+TICKETS = [("abc", ("ipc:///x", "ipc:///y"), 3, 99)]
+some = st.lists(st.one_of(st.binary(max_size=50), st.just("laden"), st.just(b"x" * 100_000)))
+
+
+def real(one):
+    return Laden.of(TICKETS, b"pickle") if one == "laden" else one
+
+
+def plain(item):
+    return (item.tickets(), bytes(item.pickled)) if isinstance(item, Laden) else bytes(item)
+
+
+def joined(batch):
+    return memoryview(b"".join(items.pack(batch)))
+
+
+@given(some)
+def test_a_batch_arrives_as_it_was_packed(made):
+    batch = [real(one) for one in made]
+
+    assert [plain(item) for item in items.unpack(joined(batch))] == [plain(i) for i in batch]
+
+
+def test_a_laden_item_keeps_its_tickets_beside_its_pickle():
+    item = Laden.of(TICKETS, b"pickle")
+
+    assert item.tickets() == TICKETS
+    assert bytes(item.pickled) == b"pickle"
+    assert len(item) == len(item.body)
+
+
+def test_large_items_are_not_copied_into_the_batch():
+    large = bytes(200_000)
+
+    assert any(segment is large for segment in items.pack([b"small", large, b"small"]))
+
+
+def test_small_items_do_not_keep_the_message_they_came_in():
+    body = joined([b"a", b"b"])
+
+    assert [type(item) for item in items.unpack(body)] == [bytes, bytes]
+
+
+@pytest.mark.parametrize("batch", [[b"abc", b"de"], [Laden.of(TICKETS, b"p"), b"x"]])
+def test_a_batch_cut_anywhere_is_refused(batch):
+    whole = bytes(joined(batch))
+
+    for length in range(len(whole)):
+        with pytest.raises(WireError):
+            items.unpack(memoryview(whole[:length]))
+
+
+def test_an_announced_number_beyond_the_batch_is_refused_before_memory_is_taken():
+    with pytest.raises(WireError, match="announces 4294967295 items"):
+        items.unpack(memoryview(struct.pack("<II", 2**32 - 1, 0) + bytes(100)))
+
+
+@pytest.mark.parametrize("positions", [(5,), (0, 0)])
+def test_a_false_or_repeated_position_of_a_laden_item_is_refused(positions):
+    count = len(positions)
+    body = struct.pack(f"<II1Q{count}I", 1, count, 0, *positions)
+
+    with pytest.raises(WireError, match="laden"):
+        items.unpack(memoryview(body))
+
+
+@pytest.mark.parametrize("listed", [b"{", b"[1]", b'[["a", 1, 2]]', b"[" * 100_000])
+def test_tickets_that_make_no_sense_are_refused(listed):
+    with pytest.raises(WireError, match="references makes no sense"):
+        Laden(struct.pack("<I", len(listed)) + listed).tickets()
+
+
+def test_a_laden_item_without_a_length_is_refused():
+    with pytest.raises(WireError):
+        Laden(b"ab").tickets()

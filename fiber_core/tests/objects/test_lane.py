@@ -1,0 +1,402 @@
+"""One lane at its owner: order, room, who gets what, what comes back."""
+
+from collections import deque
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.objects.lane import MAX_DELIVERY, Lane
+from fiber.objects.orders import (
+    Accepted,
+    Broken,
+    Drop,
+    End,
+    Give,
+    Nothing,
+    Offer,
+    Recall,
+    Refused,
+    Request,
+    Watch,
+)
+from fiber.objects.protocol import Mode
+
+
+def offer(*items, wait=True):
+    return Offer("writer", deque(items), wait=wait)
+
+
+def filled(*items, **limits):
+    lane = Lane(**limits)
+    for item in items:
+        assert lane.put_now(item)
+    return lane
+
+
+def only(instructions, kind):
+    return [one for one in instructions if isinstance(one, kind)]
+
+
+def given(instructions):
+    return [item for one in only(instructions, Give) for item in one.items]
+
+
+# -- order and hand-over
+
+
+def test_items_come_out_as_they_went_in():
+    lane = filled(b"1", b"2")
+    lane.offer(offer(b"3", b"4"))
+
+    assert [lane.take_now() for _ in range(5)] == [b"1", b"2", b"3", b"4", None]
+
+
+def test_an_item_goes_to_the_one_that_has_waited_longest():
+    lane = Lane()
+    first, second = Request("a"), Request("b")
+    lane.ask(first)
+    lane.ask(second)
+
+    out = lane.offer(offer(b"1"))
+
+    assert [one.request for one in only(out, Give)] == [first]
+
+
+def test_a_put_that_somebody_waits_for_does_not_take_the_short_way():
+    lane = Lane()
+    lane.ask(Request(None))
+
+    assert not lane.put_now(b"1")
+
+
+def test_a_reader_gets_as_many_as_it_wants_and_no_more():
+    lane = filled(*[b"x"] * 10)
+    lane.open("a")
+
+    assert len(given(lane.ask(Request("a", want=3)))) == 3
+
+
+def test_the_last_items_are_spread_over_the_readers():
+    lane = filled(*[b"x"] * 8)
+    lane.open("a")
+    lane.open("b")
+
+    assert len(given(lane.ask(Request("a", want=100)))) == 4
+
+
+def test_a_delivery_of_large_items_is_bounded_in_bytes():
+    lane = filled(*[bytes(MAX_DELIVERY // 2)] * 10)
+
+    assert len(given(lane.ask(Request("a", want=100)))) == 2
+
+
+def test_an_item_of_any_size_is_delivered():
+    lane = filled(bytes(4 * MAX_DELIVERY))
+
+    assert len(given(lane.ask(Request("a")))) == 1
+
+
+def test_an_item_that_a_thread_did_not_take_after_all_is_the_first_again():
+    lane = filled(b"1", b"2", b"3")
+    taken = lane.take_now()
+    lane.untake(taken)
+
+    assert [lane.take_now() for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+def test_a_peek_takes_nothing():
+    lane = filled(b"1")
+    peek = Request(None, peek=True)
+
+    assert lane.ask(peek) == [Give(peek, 0, [])]
+    assert lane.take_now() == b"1"
+
+
+def test_a_cancelled_request_gets_nothing():
+    lane = Lane()
+    request = Request("a")
+    lane.ask(request)
+    assert lane.cancel(request)
+
+    assert only(lane.offer(offer(b"1")), Give) == []
+    assert not lane.cancel(request)
+
+
+def test_cancelling_all_of_a_reader_answers_it_alone():
+    lane = Lane()
+    mine, other = Request("a"), Request("b")
+    lane.ask(mine)
+    lane.ask(other)
+
+    assert lane.cancel_all("a") == [Nothing(mine)]
+    assert [one.request for one in only(lane.offer(offer(b"1")), Give)] == [other]
+
+
+def test_one_that_does_not_wait_is_told_that_there_is_nothing():
+    request = Request("a", mode=Mode.NOWAIT)
+
+    assert Lane().ask(request) == [Nothing(request)]
+
+
+# -- room
+
+
+def test_writers_wait_for_room_and_come_in_in_their_order():
+    lane = filled(b"1", maxsize=1)
+    second, third = offer(b"2"), offer(b"3")
+    assert lane.offer(second) == []
+    assert lane.offer(third) == []
+    assert lane.holds
+
+    assert lane.take_now() == b"1"
+    assert lane.advance() == [Accepted(second)]
+    assert lane.take_now() == b"2"
+    assert lane.advance() == [Accepted(third)]
+
+
+def test_no_writer_overtakes_one_that_waits():
+    lane = filled(b"1", maxsize=1)
+    lane.offer(offer(b"2"))
+
+    assert not lane.put_now(b"3")
+    late = offer(b"3", wait=False)
+    assert lane.offer(late) == [Refused(late)]
+
+
+def test_an_offer_larger_than_the_room_comes_in_piece_by_piece():
+    lane = Lane(maxsize=2)
+    large = offer(b"1", b"2", b"3")
+    assert lane.offer(large) == []
+    assert lane.take_now() == b"1"
+
+    assert lane.advance() == [Accepted(large)]
+    assert [lane.take_now(), lane.take_now()] == [b"2", b"3"]
+
+
+def test_what_a_reader_has_fetched_and_not_handed_out_takes_room():
+    lane = filled(b"1", maxsize=1)
+    lane.ask(Request("a"))
+    waiting = offer(b"2")
+    assert lane.offer(waiting) == []
+    assert lane.size == 1
+
+    assert Accepted(waiting) in lane.settle("a", 1)
+
+
+def test_a_lane_bounded_in_bytes_lets_one_item_of_any_size_in():
+    lane = Lane(max_bytes=10)
+    assert lane.put_now(bytes(100))
+    assert not lane.put_now(b"x")
+
+    waiting = offer(b"x")
+    assert lane.offer(waiting) == []
+    lane.take_now()
+    assert lane.advance() == [Accepted(waiting)]
+
+
+def test_a_waiting_offer_can_be_taken_back_once():
+    lane = filled(b"1", maxsize=1)
+    waiting = offer(b"2")
+    lane.offer(waiting)
+    assert lane.held("writer", 0) is waiting
+
+    assert lane.withdraw(waiting)
+    assert not lane.withdraw(waiting)
+    assert lane.held("writer", 0) is None
+
+
+# -- what comes back
+
+
+def test_what_a_lost_reader_had_not_handed_out_comes_first_again():
+    lane = filled(b"1", b"2", b"3", b"4")
+    lane.ask(Request("a", want=3))
+    lane.settle("a", 1)
+    lane.lose("a")
+
+    assert [lane.take_now() for _ in range(4)] == [b"2", b"3", b"4", None]
+
+
+def test_items_of_two_lost_readers_come_back_in_their_first_order():
+    lane = filled(*(str(n).encode() for n in range(8)))
+    lane.open("a")
+    lane.open("b")
+    for reader in ("a", "b", "a", "b"):
+        lane.ask(Request(reader, want=1), 0)
+    lane.lose("b")
+    lane.lose("a")
+
+    assert [lane.take_now() for _ in range(8)] == [str(n).encode() for n in range(8)]
+
+
+def test_a_reader_that_comes_again_after_its_loss_begins_anew():
+    lane = filled(b"1", b"2")
+    lane.ask(Request("a"))
+    lane.lose("a")
+
+    (give,) = only(lane.ask(Request("a")), Give)
+    assert (give.first, give.items) == (1, [b"1"])
+
+
+def test_the_loss_of_an_unknown_reader_is_nothing():
+    assert Lane().lose("nobody") == []
+    assert Lane().settle("nobody", 5) == []
+    assert Lane().give_back("nobody", 5, 6) == []
+
+
+def test_settling_with_the_next_request():
+    lane = filled(b"1", b"2")
+    lane.ask(Request("a"))
+    lane.ask(Request("a"), 1)
+    lane.lose("a")
+
+    assert lane.take_now() == b"2"
+
+
+def test_settling_what_was_not_given_is_refused():
+    lane = filled(b"1")
+
+    with pytest.raises(WireError):
+        lane.ask(Request("a"), 1)
+
+
+# -- recall
+
+
+def test_a_reader_that_waits_has_parked_items_recalled_after_a_moment():
+    lane = filled(b"1", b"2", b"3", b"4")
+    lane.ask(Request("a", want=4))
+    waiting = Request("b")
+    assert lane.ask(waiting) == [Watch()]
+
+    assert lane.overdue() == [Recall("a")]
+    out = lane.give_back("a", 1, 4)
+    assert [(one.request, one.items) for one in only(out, Give)] == [(waiting, [b"2"])]
+
+
+def test_a_thread_of_the_owner_has_them_recalled_as_well():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    assert lane.ask(Request(None)) == [Watch()]
+    assert lane.overdue() == [Recall("a")]
+
+
+def test_nobody_is_asked_twice_before_it_has_answered():
+    lane = filled(b"1", b"2")
+    lane.ask(Request("a", want=2))
+    lane.ask(Request("b"))
+    lane.overdue()
+
+    assert Recall("a") not in lane.ask(Request("c"))
+    assert only(lane.overdue(), Recall) == []
+
+
+def test_nothing_is_recalled_where_items_were_handed_out_in_the_meantime():
+    lane = filled(b"1")
+    handed_out = [0, 0, 0]
+    lane.open("a", lambda: tuple(handed_out))
+    lane.ask(Request("a"))
+    lane.ask(Request("b"))
+    handed_out[0] = 1
+
+    assert lane.overdue() == []
+
+
+def test_a_request_that_only_rings_a_bell_recalls_nothing():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+
+    assert lane.ask(Request("b", mode=Mode.STANDING)) == []
+
+
+def test_one_that_does_not_wait_gets_what_others_have_parked():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    request = Request("b", mode=Mode.NOWAIT)
+    assert lane.ask(request) == [Recall("a"), Watch()]
+
+    assert given(lane.give_back("a", 0, 1)) == [b"1"]
+
+
+def test_one_that_does_not_wait_is_not_held_up_by_a_reader_that_does_not_answer():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    request = Request("b", mode=Mode.NOWAIT, patience=2)
+    lane.ask(request)
+    assert lane.overdue() == [Watch()]
+
+    assert lane.overdue() == [Nothing(request)]
+
+
+# -- the end
+
+
+def test_readers_hear_of_the_end_after_the_last_item():
+    lane = filled(b"1")
+    lane.close_writers()
+    first = lane.ask(Request("a"))
+    assert given(first) == [b"1"]
+
+    request = Request("a")
+    assert lane.ask(request, 1) == [End(request)]
+    assert lane.has_ended
+
+
+def test_those_who_wait_hear_of_the_end_at_once():
+    lane = Lane()
+    requests = [Request("a"), Request(None), Request("b", mode=Mode.STANDING)]
+    for request in requests:
+        lane.ask(request)
+
+    assert lane.close_writers() == [End(request) for request in requests]
+
+
+def test_it_is_not_the_end_while_another_reader_may_give_something_back():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    lane.close_writers()
+    waiting = Request("b")
+    assert lane.ask(waiting) == [Watch()]
+
+    assert lane.overdue() == [Recall("a")]
+    assert lane.give_back("a", 1, 1) == [End(waiting)]
+
+
+def test_it_is_not_the_end_while_a_writer_waits_for_room():
+    lane = filled(b"1", maxsize=1)
+    lane.offer(offer(b"2"))
+    lane.close_writers()
+
+    assert not lane.has_ended
+    assert lane.take_now() == b"1"
+    lane.advance()
+    assert lane.take_now() == b"2"
+    assert lane.has_ended
+
+
+def test_without_readers_everything_is_dropped_and_writers_are_told():
+    lane = filled(b"1", maxsize=1)
+    waiting = offer(b"2")
+    lane.offer(waiting)
+
+    assert lane.close_readers() == [Broken(waiting), Drop([b"2", b"1"])]
+    late = offer(b"3")
+    assert lane.offer(late) == [Broken(late), Drop([b"3"])]
+    assert not lane.put_now(b"4")
+
+
+def test_what_the_last_reader_gives_back_is_dropped_as_well():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    lane.close_readers()
+
+    assert lane.lose("a") == [Drop([b"1"])]
+
+
+def test_it_is_settled_once_all_was_handed_out():
+    lane = filled(b"1")
+    lane.ask(Request("a"))
+    assert not lane.is_settled
+
+    lane.settle("a", 1)
+    assert lane.is_settled

@@ -1,0 +1,53 @@
+"""Writing in another process than the owner's: room, and the lack of it."""
+
+import queue
+
+import pytest
+
+from objects_world import in_thread, put, take
+from transport_world import until
+
+
+def test_a_full_queue_refuses_or_times_out(owner, other):
+    mine = owner.queue(1)
+    theirs = other.remote(mine)
+    put(theirs, b"1")
+
+    with pytest.raises(queue.Full):
+        put(theirs, b"2", block=False)
+    with pytest.raises(queue.Full):
+        put(theirs, b"2", timeout=0.01)
+    assert take(mine) == b"1"
+    put(theirs, b"3", timeout=20)
+    assert take(mine) == b"3"
+
+
+def test_a_put_waits_for_room_that_a_reader_elsewhere_makes(owner, other, third):
+    mine = owner.queue(1)
+    writer, reader = other.remote(mine), third.remote(mine)
+    put(mine, b"1")
+    done = in_thread(lambda: put(writer, b"2"))
+    until(lambda: mine.lanes[0].holds)
+
+    assert take(reader) == b"1"
+    done()
+    assert take(reader) == b"2"
+
+
+def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
+    mine = owner.pipe()
+    theirs = other.remote(mine, end=0)
+    block = bytes(2**20)
+    sent = []
+
+    def send():
+        for _ in range(40):
+            theirs.sink(0).put(block, True, None)
+            sent.append(1)
+
+    done = in_thread(send)
+    until(lambda: mine.lanes[0].holds)
+    assert len(sent) < 30
+    for _ in range(40):
+        assert len(mine.source(0).take(True, 20)) == 2**20
+    done()

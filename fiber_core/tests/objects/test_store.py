@@ -1,0 +1,105 @@
+"""The end of a process that owns or uses shared objects."""
+
+import time
+
+import pytest
+
+from fiber.exceptions import PeerLostError
+from fiber.objects.address import Kind
+from objects_world import in_thread, put, take
+from transport_world import until
+
+
+def test_waiting_readers_hear_of_the_owners_death_by_name(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    got = in_thread(lambda: take(theirs))
+    until(lambda: mine.lanes[0]._waiting)
+    owner.die()
+
+    with pytest.raises(EOFError, match="the process that this queue lives in is gone"):
+        got()
+
+
+def test_a_put_after_the_owners_death_is_an_error(owner, other):
+    theirs = other.remote(owner.queue())
+    owner.die()
+    until(lambda: theirs.is_lost)
+
+    with pytest.raises(PeerLostError):
+        put(theirs, b"1")
+
+
+def test_a_bounded_put_that_waits_hears_of_the_owners_death(owner, other):
+    mine = owner.queue(1)
+    put(mine, b"1")
+    theirs = other.remote(mine)
+    done = in_thread(lambda: put(theirs, b"2"))
+    until(lambda: mine.lanes[0].holds)
+    owner.die()
+
+    with pytest.raises(PeerLostError):
+        done()
+
+
+def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, other):
+    address = owner.queue().address
+    owner.die()
+    theirs = other.store.take(address, 0, 0)
+
+    with pytest.raises(PeerLostError, match="cannot be reached"):
+        put(theirs, b"1")
+    with pytest.raises(PeerLostError):
+        take(theirs)
+
+
+def test_a_normal_end_waits_until_readers_elsewhere_have_what_is_there(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    put(mine, *(str(n).encode() for n in range(100)))
+    closed = in_thread(owner.close)
+
+    assert [int(take(theirs)) for _ in range(100)] == list(range(100))
+    closed()
+
+
+def test_it_does_not_wait_for_readers_that_are_gone(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    put(mine, b"1")
+    closed = in_thread(owner.close)
+    theirs.drop(0)
+
+    closed()
+
+
+def test_it_waits_no_longer_than_it_is_told(world):
+    short = world.node("short", linger=0.05)
+    other = world.node("other")
+    mine = short.queue()
+    other.remote(mine)
+    put(mine, b"1")
+
+    short.close()
+
+
+def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    source = theirs.source(0)
+    source._batch, source._since = 1000, time.monotonic()
+    put(mine, b"0", b"1", b"2")
+    assert take(theirs) == b"0"
+    put(theirs, *(b"%d" % n for n in range(3, 1000)))
+    other.close()
+
+    assert [int(take(mine)) for _ in range(999)] == list(range(1, 1000))
+
+
+@pytest.mark.parametrize("kind,end", [(Kind.ONE_WAY, 0), (Kind.ONE_WAY, 1)])
+def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, kind, end):
+    mine = owner.pipe(kind)
+    theirs = other.remote(mine, end=end)
+
+    with pytest.raises(KeyError):
+        theirs.source(0) if end == 0 else theirs.sink(0)

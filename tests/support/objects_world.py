@@ -1,0 +1,153 @@
+"""Several processes' worth of shared objects in one process, over real connections."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import PeerLostError
+from fiber.objects.address import Kind
+from fiber.objects.bell import Bell
+from fiber.objects.channel import Channel
+from fiber.objects.store import Store
+from fiber.transport.client import Client
+from fiber.transport.endpoint import Endpoint
+from fiber.transport.identity import Credentials
+from fiber.transport.reactor import Reactor
+from transport_world import address, hello
+
+__all__ = ["Node", "World", "in_thread", "put", "readable", "take"]
+
+RUN = Credentials.new()
+
+
+class Node:
+    """What a store asks of its process, and the store."""
+
+    def __init__(self, ident: str, folder: Path, *, host: str | None = None, linger: float = 5.0):
+        mine = hello(ident)
+        self.hello = mine if host is None else attrs.evolve(mine, host=host)
+        self.ident = ident
+        self.directory = folder
+        self.config = SimpleNamespace(linger=linger)
+        self.reactor = Reactor(f"test-{ident}")
+        self.endpoint = Endpoint(RUN, self.hello, self.reactor)
+        self.endpoint.listen(address("ipc", folder))
+        self._targets = itertools.count(1)
+        self._clients: dict[str, Client] = {}
+        self.store = Store(self)  # type: ignore[arg-type] # it has what a store asks of it
+
+    def new_target(self) -> int:
+        return next(self._targets)
+
+    def client(self, url: str) -> Client:
+        found = self._clients.get(url)
+        if found is None or found.lost:
+            found = self._clients[url] = Client(url, RUN, self.hello, self.reactor)
+        return found
+
+    def queue(self, maxsize: int = 0) -> Channel:
+        made = self.store.channel(Kind.QUEUE, maxsize)
+        made.hold(0)
+        return made
+
+    def pipe(self, kind: Kind = Kind.PIPE) -> Channel:
+        made = self.store.channel(kind)
+        made.hold(0)
+        made.hold(1)
+        return made
+
+    def settle(self) -> None:
+        """Wait until the handler has done what it was told."""
+        done = threading.Event()
+        self.reactor.call_soon(done.set)
+        assert done.wait(20)
+
+    def remote(self, channel: Channel, end: int = 0, ticket: int = 0) -> Any:
+        """Another node's object as this one sees it, held; the owner has heard of it."""
+        remote = self.store.take(channel.address, end, ticket)
+        remote.sync()
+        return remote
+
+    def die(self) -> None:
+        """End without a word, as a killed process does."""
+        for client in self._clients.values():
+            client.close()
+        self.endpoint.close()
+        self.reactor.stop()
+        self.store.is_closing = True
+        for owner in list(self.store._owners.values()):
+            owner.close()
+
+    def close(self) -> None:
+        """End as a process does that ends normally."""
+        self.store.close()
+        self.die()
+
+
+class World:
+    """Makes nodes and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nodes: list[Node] = []
+
+    def node(self, ident: str, **options: Any) -> Node:
+        node = Node(ident, self.folder, **options)
+        self.nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        # readers before owners, so that no owner lingers for them
+        for node in reversed(self.nodes):
+            try:
+                node.die()
+            except PeerLostError:
+                continue
+
+
+def take(side: Any, timeout: float | None = 20, block: bool = True) -> bytes:
+    """The next item of an object's first lane."""
+    return bytes(side.source(0).take(block, timeout))
+
+
+def put(side: Any, *items: bytes, timeout: float | None = None, block: bool = True) -> None:
+    """Put items into an object's first lane."""
+    for item in items:
+        side.sink(0).put(item, block, timeout)
+
+
+def readable(bell: Bell) -> bool:
+    """Wait for a bell."""
+    return bool(select.select([bell.fd], [], [], 20)[0])
+
+
+def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
+    """Run something on a thread of its own; what waits for its outcome."""
+    outcome: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+
+    def run() -> None:
+        try:
+            outcome.put((action(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def get() -> Any:
+        value, error = outcome.get(timeout=20)
+        thread.join(20)
+        if error is not None:
+            raise error
+        return value
+
+    return get
