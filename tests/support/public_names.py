@@ -13,6 +13,7 @@ from collections.abc import Iterator
 PUBLIC_MODULES = (
     "fiber",
     "fiber.abc",
+    "fiber.connection",
     "fiber.context",
     "fiber.exceptions",
     "fiber.hints",
@@ -21,6 +22,7 @@ PUBLIC_MODULES = (
     "fiber.pool",
     "fiber.process",
     "fiber.queues",
+    "fiber.results",
     "fiber.testing",
 )
 
