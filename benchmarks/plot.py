@@ -33,6 +33,7 @@ def draw(results: Results, caption: str, path: Path) -> None:
             axes.plot([mark, mark], [place - 0.4, place + 0.4], color="black", lw=2)
     axes.axvline(1, color="0.5", lw=0.8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.15)
     axes.set_yticks(places, [one.metric.title for one in shown], fontsize=8)
     axes.invert_yaxis()

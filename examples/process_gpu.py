@@ -14,6 +14,7 @@ import os
 import sys
 
 import fiber as mp
+from fiber.exceptions import SubmitError
 
 try:
     import torch
@@ -45,7 +46,10 @@ def main() -> int:
 
     factors, products = mp.SimpleQueue(), mp.SimpleQueue()
     process = mp.Process(target=target, args=(factors, products))
-    process.start()
+    try:
+        process.start()
+    except SubmitError as error:
+        sys.exit(f"{error}; --cpu does it without a GPU")
     left, right = torch.rand(256, 512), torch.rand(512, 128)
     factors.put((left, right))
     product, where, seen = products.get()
