@@ -5,7 +5,7 @@ addressed by pipe, any number of frames in either direction. From dialler to lis
 sender back; from listener to dialler it drops what exceeds 64 frames, so the listener keeps to the
 window that its peer has acknowledged (``wire.WINDOW``).
 
-This module and ``fork.py`` are the only importers of pynng.
+This module, ``watch.py`` and ``fork.py`` are the only importers of pynng.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pynng
 from pynng import ffi, lib
 
 from fiber.exceptions import HandshakeError, TransportError
-from fiber.transport import fork, wire
+from fiber.transport import fork, watch, wire
 from fiber.transport.identity import Credentials
 
 #: frames that nng keeps for the listener to read, of all peers together
@@ -170,6 +170,8 @@ class ListeningSocket(_RawSocket):
         super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
         # before the pipe may carry its first frame
         self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
+        self._socket.add_pre_pipe_connect_cb(watch.add)
+        self._socket.add_post_pipe_remove_cb(watch.remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
 
     def listen(self, url: str, credentials: Credentials) -> str:
@@ -245,6 +247,8 @@ class DiallingSocket(_RawSocket):
         # what was taken in is told in its order; held for as long as nng takes to look at a frame
         self._order = threading.Lock()
         self._waiting = 0
+        self._socket.add_pre_pipe_connect_cb(watch.add)
+        self._socket.add_post_pipe_remove_cb(watch.remove)
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
 

@@ -69,6 +69,7 @@ class Kind(enum.IntEnum):
     FUNCTION = 38
     MISSING = 39
     BROKEN = 40
+    UNREAD = 41
 
 
 _KINDS = {int(kind): kind for kind in Kind}
