@@ -275,7 +275,7 @@ class Pool:
             raise ValueError(msg)
         crews = list(self._crews.values())
         for crew in crews:
-            crew.dispatcher.wait_drained()
+            crew.dispatcher.wait_drained(ValueError("Pool not running"))
         for crew in crews:
             crew.close()
         for crew in crews:
@@ -362,7 +362,7 @@ class Pool:
         )
         if crew.error is not None:
             # it failed between the check and the call, which nobody would end
-            crew.dispatcher.fail_all(crew.error)
+            crew.dispatcher.end(crew.error)
         return crew
 
     def _map(  # noqa: PLR0913 - the stdlib's arguments
@@ -407,7 +407,7 @@ class Pool:
         results.attach(feeder)
         feeder.start()
         if crew.error is not None:
-            crew.dispatcher.fail_all(crew.error)
+            crew.dispatcher.end(crew.error)
         return results
 
 
@@ -458,7 +458,7 @@ class _Callbacks:
 def _end(crews: dict[tuple[Any, ...], Crew], callbacks: _Callbacks) -> None:
     """What a pool does at its end, whether it was closed, collected or the program exits."""
     for crew in list(crews.values()):
-        crew.dispatcher.fail_all(
+        crew.dispatcher.end(
             TerminatedError("the pool was terminated before the task was done")
         )
         crew.terminate()

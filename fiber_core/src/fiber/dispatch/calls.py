@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fiber.dispatch import protocol
 from fiber.dispatch.protocol import Mode
+from fiber.exceptions import WorkerCrashedError
+from fiber.model.task import Attempt
 from fiber.transport import codec, wire
+
+#: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
+_OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
 
 
 class Sink(Protocol):
@@ -33,10 +39,15 @@ class Sink(Protocol):
 
 
 class Unsendable:
-    """Takes the place of an item that could not be pickled; its error is the item's outcome."""
+    """Takes the place of an item that cannot be sent; its error is the item's outcome."""
 
-    def __init__(self, error: Any) -> None:
-        self.error = error
+    def __init__(self, error: BaseException) -> None:
+        #: the error, as what pickles to it with its traceback
+        self.error = codec.with_traceback(error)
+
+    def pickled(self) -> bytes:
+        """As bytes."""
+        return wire.joined(codec.dumps(self))
 
 
 class Call:
@@ -58,11 +69,17 @@ class Call:
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
-        #: segments of the pickled function, and what it is called by
-        self.function: list[wire.Buffer] = codec.dumps(function)
-        self.digest = protocol.digest(self.function)
         #: objects that the pickles of this call keep alive, let go when it is done
         self.releases: list[Any] = []
+        try:
+            with codec.carrying(self):
+                #: segments of the pickled function
+                self.function: list[wire.Buffer] = codec.dumps(function)
+        except BaseException:
+            self.release()
+            raise
+        #: what the function is called by
+        self.digest = protocol.digest(self.function)
         #: mean size of an item, once it was seen
         self.item_bytes = 0.0
         self._all = items
@@ -93,14 +110,39 @@ class Call:
             for index in range(start, stop):
                 self._some.pop(index, None)
 
-    def encode(self, start: int, stop: int) -> tuple[Mode, list[wire.Buffer]]:
+    def encode(self, start: int, stop: int) -> tuple[int, list[wire.Buffer]]:
         """The arguments of the items as segments, with the mode to send them in."""
         items = self._slice(start, stop)
         try:
             with codec.carrying(self):
                 return self.mode, codec.dumps(items)
-        except Exception:  # noqa: BLE001 - a __reduce__ may raise anything; found item by item below
-            return Mode(self.mode | Mode.GUARDED), codec.dumps([self._sendable(i) for i in items])
+        except _OF_AN_ITEM:
+            # found item by item
+            return self._encode_singly(items)
+
+    def encode_singly(self, start: int, stop: int) -> tuple[int, list[wire.Buffer]]:
+        """The same with each item pickled by itself, for a worker that could not read them."""
+        return self._encode_singly(self._slice(start, stop))
+
+    def _encode_singly(self, items: Sequence[Any]) -> tuple[int, list[wire.Buffer]]:
+        pickles = [pickle.PickleBuffer(self._pickled(item)) for item in items]
+        return self.mode | Mode.SINGLY, codec.dumps(pickles)
+
+    def _pickled(self, item: Any) -> bytes:
+        try:
+            with codec.carrying(self):
+                return wire.joined(codec.dumps(item))
+        except _OF_AN_ITEM as error:
+            return Unsendable(error).pickled()
+
+    def crashed(self, index: int, attempts: Sequence[Attempt]) -> WorkerCrashedError:
+        """What becomes of an item that was given up."""
+        times = f"{len(attempts)} times" if len(attempts) != 1 else "once"
+        text = f"task {index} was given up: its worker died {times} while it ran alone"
+        if not self.retry:
+            text = f"task {index} may have begun on a worker that died, and must not run twice"
+        lines = [text, *(f"  {number}. {one}" for number, one in enumerate(attempts, 1))]
+        return WorkerCrashedError("\n".join(lines), attempts=attempts)
 
     def on_release(self, action: Any) -> None:
         """Have ``action`` called when the call is done."""
@@ -116,11 +158,3 @@ class Call:
         if self._all is not None:
             return list(self._all[start:stop])
         return [self._some[index] for index in range(start, stop)]
-
-    def _sendable(self, item: Any) -> Any:
-        try:
-            with codec.carrying(self):
-                codec.dumps(item)
-        except Exception as error:  # noqa: BLE001 - it becomes the item's outcome
-            return Unsendable(codec.with_traceback(error))
-        return item

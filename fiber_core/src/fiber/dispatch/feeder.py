@@ -88,7 +88,7 @@ class Feeder:
                     self._hand_over(closed=False)
                 if not self._wait_for_room():
                     return
-        except BaseException as error:  # noqa: BLE001 - raised to the consumer, whatever it is
+        except BaseException as error:
             self.error = error
         self.total = self._drawn
         self._hand_over(closed=True)

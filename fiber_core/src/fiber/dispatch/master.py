@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.protocol import Mode, Tasks
-from fiber.exceptions import WireError, WorkerCrashedError
+from fiber.dispatch.outcomes import Received
+from fiber.dispatch.protocol import Mode
+from fiber.dispatch.session import Session
+from fiber.exceptions import WireError
 from fiber.model.task import Attempt
 from fiber.pending import events, instructions
 from fiber.pending.policy import RetryPolicy
@@ -23,25 +24,27 @@ from fiber.transport.endpoint import Peer
 from fiber.transport.reactor import Reactor, Timer
 from fiber.transport.wire import Kind, Message
 
-log = logging.getLogger("fiber")
-
 #: a call's item size is observed again when it has changed by this factor
 _SIZE_CHANGE = 2.0
 
 
-class Session:
-    """One connection of one worker; a worker that dials again gets another."""
+class Staff(Protocol):
+    """Who employs the workers, and hears how they do; called on the handler thread."""
 
-    def __init__(self, name: str, ident: str, peer: Peer) -> None:
-        #: its name in the pending table, never used twice
-        self.name = name
-        #: identity of the worker's process within the run
-        self.ident = ident
-        self.peer = peer
-        #: True once it asked for work, so that its initializer is behind it
-        self.is_up = False
-        #: digests of the functions that it was sent
-        self.known: set[bytes] = set()
+    def knows(self, ident: str) -> bool:
+        """True where the process is one of its workers."""
+
+    def is_up(self, ident: str) -> None:
+        """A worker asked for work for the first time."""
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        """A worker's initializer failed."""
+
+    def is_cut(self, ident: str) -> None:
+        """A worker's connection ended."""
+
+    def is_retired(self, ident: str) -> None:
+        """A worker was told to exit."""
 
 
 class Dispatcher:
@@ -52,10 +55,7 @@ class Dispatcher:
         reactor: runs its timers.
         max_attempts: deaths of a worker after which a task is given up.
         quota: units that a worker does in its life, or None.
-        is_ours: tells whether an identity belongs to a worker of this pool.
-        on_up: called when a worker first asks, with its identity.
-        on_broken: called when a worker's initializer failed.
-        on_gone: called when a worker's connection ends, with its identity.
+        staff: hears of the workers.
     """
 
     def __init__(
@@ -65,20 +65,14 @@ class Dispatcher:
         *,
         max_attempts: int,
         quota: int | None,
-        is_ours: Callable[[str], bool],
-        on_up: Callable[[str], None],
-        on_broken: Callable[[str, BaseException], None],
-        on_gone: Callable[[str], None],
+        staff: Staff,
     ) -> None:
         self.target = target
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
         self._reactor = reactor
         self._quota = quota
-        self._is_ours = is_ours
-        self._on_up = on_up
-        self._on_broken = on_broken
-        self._on_gone = on_gone
+        self._staff = staff
         self._numbers = itertools.count(1)
         self._names = itertools.count(1)
         self._calls: dict[int, Call] = {}
@@ -87,6 +81,7 @@ class Dispatcher:
         self._timer: Timer | None = None
         self._drained = threading.Condition(self.lock)
         self._carry: dict[type, Callable[[Any], None]] = {
+            instructions.Accept: self._accept,
             instructions.Dispatch: self._dispatch,
             instructions.Revoke: self._revoke,
             instructions.Abandon: self._abandon,
@@ -96,10 +91,14 @@ class Dispatcher:
         }
         self._lost_counts = [0, 0]
         self._to_size: deque[Call] = deque()
+        #: what the report at hand brought
+        self._received: Received | None = None
+        #: why no more calls are taken
+        self._ended: BaseException | None = None
 
     # -- calls
 
-    def add(  # noqa: PLR0913 - one argument for each thing that callers may choose
+    def add(
         self,
         function: Any,
         mode: Mode,
@@ -120,7 +119,7 @@ class Dispatcher:
             retry: False for at most once.
 
         Raises:
-            Exception: what pickling the function raised.
+            Exception: what pickling the function raised; why no more calls are taken.
         """
         call = Call(
             next(self._numbers),
@@ -132,6 +131,9 @@ class Dispatcher:
             retry=retry,
         )
         with self.lock:
+            if self._ended is not None:
+                call.release()
+                raise self._ended
             self._calls[call.number] = call
             self._feed(
                 events.CallAdded(
@@ -153,34 +155,24 @@ class Dispatcher:
             added = call.extend(items)
             self._feed(events.ItemsAdded(call.number, added, closed))
 
-    def drop(self, call: Call) -> None:
-        """Nobody wants the results of a call any more."""
+    def end(self, error: BaseException) -> None:
+        """End every call with an error, and take no more."""
         with self.lock:
-            if self._calls.pop(call.number, None) is not None:
-                self._feed(events.CallDropped(call.number))
-                call.release()
-                self._drained.notify_all()
-
-    def queued(self, call: Call) -> int:
-        """Items of a call that wait for a worker."""
-        with self.lock:
-            view = self.table.call(call.number)
-            return 0 if view is None else view.queued
-
-    def fail_all(self, error: BaseException) -> None:
-        """End every call with an error."""
-        with self.lock:
-            calls, self._calls = list(self._calls.values()), {}
-            for call in calls:
-                self._feed(events.CallDropped(call.number))
+            if self._ended is None:
+                self._ended = error
+            while self._calls:
+                number, call = self._calls.popitem()
+                self._feed(events.CallDropped(number))
                 call.sink.broken(error)
                 call.release()
             self._drained.notify_all()
 
-    def wait_drained(self, timeout: float | None = None) -> bool:
-        """Wait until no call is left."""
+    def wait_drained(self, refusal: BaseException) -> None:
+        """Wait until no call is left; from then on ``refusal`` is raised to who adds one."""
         with self.lock:
-            return self._drained.wait_for(lambda: not self._calls, timeout)
+            self._drained.wait_for(lambda: not self._calls)
+            if self._ended is None:
+                self._ended = refusal
 
     # -- workers
 
@@ -202,10 +194,6 @@ class Dispatcher:
             if session is not None:
                 self._feed(events.WorkerDraining(session.name))
             return session is not None
-
-    def is_connected(self, ident: str) -> bool:
-        """True while the worker has a session."""
-        return ident in self._by_ident
 
     def longest_idle(self) -> tuple[str, float] | None:
         """Identity of the worker that has been idle longest, with for how many seconds."""
@@ -244,15 +232,17 @@ class Dispatcher:
                 self._feed(events.WorkerAsked(session.name, credits_))
             if not session.is_up:
                 session.is_up = True
-                self._on_up(session.ident)
+                self._staff.is_up(session.ident)
         elif message.kind is Kind.KEPT:
             entry, stop = protocol.read_kept(message.body)
             with self.lock:
                 self._feed(events.RevokeAnswered(session.name, entry, stop))
+        elif message.kind is Kind.UNREAD:
+            self._unread(session, protocol.read_entry(message.body))
         elif message.kind is Kind.MISSING:
             self._missing(session, bytes(message.body))
         elif message.kind is Kind.BROKEN:
-            self._on_broken(session.ident, _error(message.body))
+            self._staff.is_broken(session.ident, _error(message.body))
         else:
             msg = f"{message.kind.name} is not for a pool"
             raise WireError(msg)
@@ -260,17 +250,18 @@ class Dispatcher:
     def on_peer_lost(self, peer: Peer) -> None:
         """A connection ended; the pool finds out how its worker did."""
         session = peer.state.get(self.target)
-        if isinstance(session, Session):
-            self._on_gone(session.ident)
+        # of a worker that has dialled again this was the former connection
+        if isinstance(session, Session) and self._by_ident.get(session.ident) is session:
+            self._staff.is_cut(session.ident)
 
     def _welcome(self, peer: Peer) -> Session:
-        if not self._is_ours(peer.ident):
+        if not self._staff.knows(peer.ident):
             msg = f"process {peer.ident} is no worker of this pool"
             raise WireError(msg)
         # dialled again: what the former connection held is lost
         self.lost(peer.ident, None, counts=False)
         with self.lock:
-            session = Session(f"{peer.ident}/{next(self._names)}", peer.ident, peer)
+            session = Session(f"{peer.ident}/{next(self._names)}", peer, self.target)
             peer.state[self.target] = session
             self._sessions[session.name] = session
             self._by_ident[peer.ident] = session
@@ -279,50 +270,62 @@ class Dispatcher:
 
     def _done(self, session: Session, body: memoryview) -> None:
         done, pickled = protocol.read_done(body)
-        count = done.stop - done.start
-        values, errors = _outcomes(pickled, count)
+        received = Received(pickled, done.start, done.stop)
+        happened: list[events.Event] = []
+        if done.start < done.stop:
+            event = events.UnitsDone(session.name, done.entry, done.start, done.stop, done.seconds)
+            happened.append(event)
+        if done.credits:
+            happened.append(events.WorkerAsked(session.name, done.credits))
+        if not happened:
+            return
         with self.lock:
-            if done.start < done.stop:
-                now = time.monotonic()
-                event = events.UnitsDone(
-                    session.name, done.entry, done.start, done.stop, done.seconds
-                )
-                todo = self.table.handle(event, now)
-                if done.credits:
-                    todo += self.table.handle(
-                        events.WorkerAsked(session.name, done.credits), now
-                    )
-                for step in todo:
-                    if type(step) is instructions.Accept:
-                        self._accept(step, done.start, values, errors)
-                    else:
-                        self._carry[type(step)](step)
-                self._after()
-            elif done.credits:
-                self._feed(events.WorkerAsked(session.name, done.credits))
+            self._received = received
+            try:
+                self._feed(*happened)
+            finally:
+                self._received = None
+
+    def _unread(self, session: Session, entry: int) -> None:
+        with self.lock:
+            for held in self.table.held(session.name):
+                if held.entry == entry:
+                    session.give_again(held, self._calls.get(held.call))
+                    return
+        msg = f"entry {entry} is not held by the worker that asks for it again"
+        raise WireError(msg)
 
     def _missing(self, session: Session, digest: bytes) -> None:
         with self.lock:
-            for call in self._calls.values():
-                if call.digest == digest:
-                    session.peer.send(Kind.FUNCTION, self.target, 0, [digest, *call.function])
-                    return
-        # the call is over: anything that can be called will do, its results are dropped
-        session.peer.send(Kind.FUNCTION, self.target, 0, [digest, *codec.dumps(_nothing)])
+            calls = (call for call in self._calls.values() if call.digest == digest)
+            session.tell(digest, next(calls, None))
 
     # -- instructions, under the lock
 
-    def _feed(self, event: events.Event) -> None:
-        for step in self.table.handle(event, time.monotonic()):
-            self._carry[type(step)](step)
-        self._after()
-
-    def _after(self) -> None:
+    def _feed(self, *happened: events.Event) -> None:
+        now = time.monotonic()
+        steps = self.table.handle(happened[0], now)
+        for event in happened[1:]:
+            steps += self.table.handle(event, now)
+        self._carry_out(steps)
         while self._to_size:
             call = self._to_size.popleft()
             observed = events.SizeObserved(call.number, call.item_bytes)
-            for step in self.table.handle(observed, time.monotonic()):
+            self._carry_out(self.table.handle(observed, now))
+        self._set_timer()
+
+    def _carry_out(self, steps: Iterable[instructions.Instruction]) -> None:
+        failure: BaseException | None = None
+        for step in steps:
+            try:
                 self._carry[type(step)](step)
+            # one that fails must not keep the others from being carried out
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _set_timer(self) -> None:
         deadline = self.table.next_deadline()
         if deadline is None or (
             self._timer is not None
@@ -341,42 +344,26 @@ class Dispatcher:
 
     def _dispatch(self, step: instructions.Dispatch) -> None:
         session, call = self._sessions[step.worker], self._calls[step.call]
-        mode, segments = call.encode(step.start, step.stop)
-        size = sum(len(segment) for segment in segments) / (step.stop - step.start)
+        try:
+            size = session.give(call, step)
+        except BaseException:
+            # the worker waits for what will not come; once it has dialled again all is in step
+            session.cut()
+            raise
         if not call.item_bytes / _SIZE_CHANGE <= size <= call.item_bytes * _SIZE_CHANGE:
             call.item_bytes = size
             self._to_size.append(call)
-        if call.digest not in session.known:
-            session.known.add(call.digest)
-            session.peer.send(Kind.FUNCTION, self.target, 0, [call.digest, *call.function])
-        head = Tasks(
-            step.entry, step.call, step.start, step.stop, step.chunk, mode, call.digest
-        )
-        session.peer.send(Kind.TASKS, self.target, step.entry, [head.encode(), *segments])
 
     def _revoke(self, step: instructions.Revoke) -> None:
-        self._sessions[step.worker].peer.send(
-            Kind.REVOKE, self.target, 0, [protocol.entry(step.entry)]
-        )
+        self._sessions[step.worker].revoke(step.entry)
 
-    def _accept(
-        self,
-        step: instructions.Accept,
-        first: int,
-        values: Sequence[Any],
-        errors: dict[int, BaseException | None],
-    ) -> None:
-        call = self._calls.get(step.call)
-        if call is None:
+    def _accept(self, step: instructions.Accept) -> None:
+        call, received = self._calls.get(step.call), self._received
+        if call is None or received is None:
             return
-        wanted = values[step.start - first : step.stop - first]
-        failed = {
-            first + offset: error
-            for offset, error in errors.items()
-            if step.start <= first + offset < step.stop
-        }
+        values, errors = received.of(step.start, step.stop)
         call.forget(step.start, step.stop)
-        call.sink.accept(step.start, wanted, failed)
+        call.sink.accept(step.start, values, errors)
 
     def _abandon(self, step: instructions.Abandon) -> None:
         self._lost_counts[1] += step.stop - step.start
@@ -384,14 +371,16 @@ class Dispatcher:
         if call is None:
             return
         for index in range(step.start, step.stop):
-            call.sink.fail(index, index + 1, _crashed(index, step.attempts, call))
+            call.sink.fail(index, index + 1, call.crashed(index, step.attempts))
         call.forget(step.start, step.stop)
 
     def _requeued(self, step: instructions.Requeue) -> None:
         self._lost_counts[0] += step.stop - step.start
 
     def _retire(self, step: instructions.Retire) -> None:
-        self._sessions[step.worker].peer.send(Kind.RETIRE, self.target, 0)
+        session = self._sessions[step.worker]
+        session.retire()
+        self._staff.is_retired(session.ident)
 
     def _call_done(self, step: instructions.CallDone) -> None:
         call = self._calls.pop(step.call, None)
@@ -401,37 +390,9 @@ class Dispatcher:
             self._drained.notify_all()
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """The function of a call that nobody waits for any more."""
-
-
-def _outcomes(
-    body: memoryview, count: int
-) -> tuple[Sequence[Any], dict[int, BaseException | None]]:
-    try:
-        values, errors = codec.loads(body)
-        if len(values) == count:
-            return values, errors or {}
-        failure: BaseException = WireError(f"{len(values)} results for {count} items")
-    except Exception as error:  # noqa: BLE001 - unpickling runs the results' own code
-        failure = error
-    message = f"results could not be read: {type(failure).__name__}: {failure}"
-    wrapped = codec.encoding_error(failure, message)
-    return [None] * count, dict.fromkeys(range(count), wrapped)
-
-
 def _error(body: memoryview) -> BaseException:
     try:
         error = codec.loads(body)
-    except Exception as failure:  # noqa: BLE001 - unpickling runs the exception's own code
+    except Exception as failure:
         return failure
     return error if isinstance(error, BaseException) else WireError(repr(error))
-
-
-def _crashed(index: int, attempts: Sequence[Attempt], call: Call) -> WorkerCrashedError:
-    times = f"{len(attempts)} times" if len(attempts) != 1 else "once"
-    lines = [f"task {index} was given up: its worker died {times} while it ran alone"]
-    if not call.retry:
-        lines = [f"task {index} may have begun on a worker that died, and must not run twice"]
-    lines += [f"  {number}. {attempt}" for number, attempt in enumerate(attempts, 1)]
-    return WorkerCrashedError("\n".join(lines), attempts=attempts)

@@ -5,10 +5,12 @@ kind     direction body
 ======== ========= ==================================================================
 ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list
-DONE     up        ``Done`` and ``(values, errors)`` of its items, pickled as one
+DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber.dispatch.outcomes`
 REVOKE   down      ``Entry``: hand back what you have not begun of it
 KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
-FUNCTION down      digest and the pickled function that ``Tasks`` name by it
+FUNCTION down      digest and the pickled function that ``Tasks`` name by it; the digest alone
+                   where nobody waits for its call any more
+UNREAD   up        ``Entry``: send its items again, each pickled by itself
 MISSING  up        digest of a function the worker has not, or has no longer
 RETIRE   down      nothing: exit
 BROKEN   up        the pickled exception of a failed initializer
@@ -36,6 +38,8 @@ _ASK = struct.Struct("<B")
 
 #: bytes of a digest
 DIGEST = 16
+#: entries that a worker may hold: one running, one behind it
+CREDITS = 2
 
 
 class Mode(enum.IntFlag):
@@ -47,8 +51,11 @@ class Mode(enum.IntFlag):
     STARMAP = 1
     #: ``function(*item[0], **item[1])``
     APPLY = 2
-    #: some items could not be pickled, and their errors came in their place
-    GUARDED = 128
+    #: a flag: each item is pickled by itself, since not all could be pickled or read together
+    SINGLY = 64
+
+
+_MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY))
 
 
 @attrs.define(slots=True)
@@ -60,7 +67,8 @@ class Tasks:
     start: int
     stop: int
     chunk: int
-    mode: Mode
+    #: a :class:`Mode`; as a number, since an entry is read in a few microseconds
+    mode: int
     digest: bytes
 
     def encode(self) -> bytes:
@@ -96,11 +104,14 @@ def digest(segments: Sequence[wire.Buffer]) -> bytes:
 def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
     """Head and items of a TASKS body."""
     try:
-        number, call, start, stop, chunk, mode, name = _TASKS.unpack_from(body)
-        return Tasks(number, call, start, stop, chunk, Mode(mode), name), body[_TASKS.size :]
-    except (struct.error, ValueError) as error:
-        msg = "a TASKS body makes no sense"
+        tasks = Tasks(*_TASKS.unpack_from(body))
+    except struct.error as error:
+        msg = "a TASKS body is cut short"
         raise WireError(msg) from error
+    if not tasks.start < tasks.stop or not tasks.chunk or tasks.mode not in _MODES:
+        msg = f"a TASKS body makes no sense: {tasks}"
+        raise WireError(msg)
+    return tasks, body[_TASKS.size :]
 
 
 def read_done(body: memoryview) -> tuple[Done, memoryview]:
@@ -110,7 +121,7 @@ def read_done(body: memoryview) -> tuple[Done, memoryview]:
     except struct.error as error:
         msg = "a DONE body is cut short"
         raise WireError(msg) from error
-    if done.stop < done.start or not done.seconds >= 0 or done.credits > 2:  # noqa: PLR2004 - the most a worker asks for
+    if done.stop < done.start or not done.seconds >= 0 or done.credits > CREDITS:
         msg = f"a DONE body makes no sense: {done}"
         raise WireError(msg)
     return done, body[_DONE.size :]
@@ -130,15 +141,28 @@ def read_kept(body: memoryview) -> tuple[int, int]:
     return entry, stop
 
 
+def function(name: bytes, pickled: Sequence[wire.Buffer] = ()) -> list[wire.Buffer]:
+    """A FUNCTION body; nothing but the digest tells that its call is over."""
+    return [name, *pickled]
+
+
+def read_function(body: memoryview) -> tuple[bytes, memoryview]:
+    """Digest and pickle of a FUNCTION body."""
+    if len(body) < DIGEST:
+        msg = "a FUNCTION body is cut short"
+        raise WireError(msg)
+    return bytes(body[:DIGEST]), body[DIGEST:]
+
+
 def entry(number: int) -> bytes:
-    """A REVOKE body."""
+    """The body of a REVOKE or UNREAD."""
     return _ENTRY.pack(number)
 
 
 def read_entry(body: memoryview) -> int:
-    """The entry of a REVOKE body."""
+    """The entry of a REVOKE or UNREAD."""
     if len(body) != _ENTRY.size:
-        msg = "a REVOKE body makes no sense"
+        msg = "the number of an entry makes no sense"
         raise WireError(msg)
     return int(_ENTRY.unpack(body)[0])
 
@@ -150,7 +174,7 @@ def ask(credits_: int) -> bytes:
 
 def read_ask(body: memoryview) -> int:
     """The credits of an ASK body."""
-    if len(body) != _ASK.size or body[0] > 2:  # noqa: PLR2004 - the most a worker asks for
+    if len(body) != _ASK.size or body[0] > CREDITS:
         msg = "an ASK body makes no sense"
         raise WireError(msg)
     return int(body[0])

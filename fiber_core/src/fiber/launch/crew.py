@@ -79,10 +79,7 @@ class Crew:
             runtime.reactor,
             max_attempts=options.max_attempts,
             quota=options.quota,
-            is_ours=self._is_ours,
-            on_up=self._on_up,
-            on_broken=lambda ident, error: self.fleet.is_broken(ident, error),
-            on_gone=lambda ident: self.fleet.is_cut(ident),
+            staff=self,
         )
         runtime.endpoint.serve(self.target, self.dispatcher)
         self.fleet = self._new_fleet()
@@ -158,13 +155,28 @@ class Crew:
             name=f"fiber-{self._name}",
         )
 
-    def _is_ours(self, ident: str) -> bool:
+    # -- what the dispatcher tells
+
+    def knows(self, ident: str) -> bool:
+        """True where the process is one of these workers."""
         return self.fleet.knows(ident)
 
-    def _on_up(self, ident: str) -> None:
+    def is_up(self, ident: str) -> None:
+        """A worker asked for work for the first time."""
         self.fleet.is_up(ident)
         if any(m.ident == ident and m.leaving for m in self.fleet.members()):
             self.dispatcher.drain(ident)
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        """A worker's initializer failed."""
+        self.fleet.is_broken(ident, error)
+
+    def is_cut(self, ident: str) -> None:
+        """A worker's connection ended."""
+        self.fleet.is_cut(ident)
+
+    def is_retired(self, ident: str) -> None:
+        """A worker was told to exit."""
 
     def _start(self, count: int, on_status: Callable[[Child, JobStatus], None]) -> Child:
         process = self._options.make_process(self.target)
@@ -197,7 +209,7 @@ class Crew:
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
-        self.dispatcher.fail_all(error)
+        self.dispatcher.end(error)
 
     # -- growing and shrinking; there is no event for "nothing happened for so long"
 

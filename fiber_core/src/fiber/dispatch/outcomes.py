@@ -1,0 +1,131 @@
+"""What became of items, from the worker that ran them to the pool: pickled so that none harms another.
+
+Results of short tasks travel together, and must arrive as they would have alone. A result that its
+function goes on changing (a buffer that an environment returns again and again) is pickled before
+the next task runs. One whose unpickling fails spoils no other. Both cost nothing where results are
+numbers, texts or tuples of them, which nothing can change and which can always be read.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fiber.exceptions import WireError
+from fiber.transport import codec, wire
+
+_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+
+
+class Outcomes:
+    """The worker's side: results and errors of consecutive items, until they are handed over."""
+
+    __slots__ = ("_errors", "_loose", "_packed", "_values", "packed_bytes")
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._errors: dict[int, Any] = {}
+        #: positions of results that something may still change, or that may not be readable
+        self._loose: list[int] = []
+        #: positions of results that were pickled by themselves
+        self._packed: list[int] = []
+        #: size of those
+        self.packed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: Any) -> None:
+        """The next item has a result."""
+        kind = type(value)
+        if kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
+            self._loose.append(len(self._values))
+        self._values.append(value)
+
+    def fail(self, error: BaseException, count: int = 1) -> None:
+        """The next item raised; or that many have this error as their outcome."""
+        carried, position = codec.with_traceback(error), len(self._values)
+        self._errors.update(dict.fromkeys(range(position, position + count), carried))
+        self._values.extend([None] * count)
+
+    def skip(self) -> None:
+        """The next item did not run, since one of its unit before it raised."""
+        self._errors[len(self._values)] = None
+        self._values.append(None)
+
+    def settle(self) -> None:
+        """Pickle by themselves the results that what runs next may change."""
+        for position in self._loose:
+            value = self._values[position]
+            try:
+                pickled = wire.joined(codec.dumps(value))
+            except Exception as failure:
+                self._values[position] = None
+                self._errors[position] = _unsendable(failure, value)
+            else:
+                self._values[position] = pickle.PickleBuffer(pickled)
+                self._packed.append(position)
+                self.packed_bytes += len(pickled)
+        self._loose.clear()
+
+    def encode(self) -> list[wire.Buffer]:
+        """All of it as segments."""
+        if len(self._values) == 1:
+            try:
+                # alone, a result harms no other, and its large buffers need not be copied
+                return codec.dumps((self._values, self._errors, self._packed))
+            except Exception as failure:
+                self._errors[0] = _unsendable(failure, self._values[0])
+                self._values[0] = None
+                self._packed.clear()
+        self.settle()
+        return codec.dumps((self._values, self._errors, self._packed))
+
+
+def _unsendable(failure: Exception, value: Any) -> Any:
+    return codec.with_traceback(codec.encoding_error(failure, value))
+
+
+class Received:
+    """The pool's side: the outcomes of the items from ``first`` up to ``stop``."""
+
+    __slots__ = ("_errors", "_failure", "_first", "_values")
+
+    def __init__(self, body: memoryview, first: int, stop: int) -> None:
+        self._first = first
+        self._failure: BaseException | None = None
+        self._values: list[Any] = []
+        self._errors: dict[int, BaseException | None] = {}
+        try:
+            self._values, self._errors, packed = codec.loads(body)
+            if len(self._values) != stop - first:
+                msg = f"{len(self._values)} results for {stop - first} items"
+                raise WireError(msg)
+        # a result's own code may raise anything, and must not end the thread that serves all
+        except BaseException as failure:
+            self._failure = _unreadable(failure)
+            return
+        for position in packed:
+            try:
+                self._values[position] = codec.loads(memoryview(self._values[position]))
+            except BaseException as failure:
+                self._values[position] = None
+                self._errors[position] = _unreadable(failure)
+
+    def of(self, start: int, stop: int) -> tuple[Sequence[Any], Mapping[int, BaseException | None]]:
+        """Values of the items from ``start`` up to ``stop``, and errors by item."""
+        if self._failure is not None:
+            return [None] * (stop - start), dict.fromkeys(range(start, stop), self._failure)
+        first = self._first
+        errors = {
+            first + position: error
+            for position, error in self._errors.items()
+            if start <= first + position < stop
+        }
+        return self._values[start - first : stop - first], errors
+
+
+def _unreadable(failure: BaseException) -> BaseException:
+    message = f"a result could not be read: {type(failure).__name__}: {failure}"
+    return codec.encoding_error(failure, message)
