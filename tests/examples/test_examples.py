@@ -1,5 +1,6 @@
 """Every example runs as it stands, in a folder of its own, as a user would run it."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -38,9 +39,38 @@ def run(name, *arguments, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])
+# the main job has tests of its own
+@pytest.mark.parametrize("name", sorted({path.stem for path in EXAMPLES} - {"es_cartpole"}))
 def test_an_example_runs(name, tmp_path):
     run(name, *ARGUMENTS.get(name, []), folder=tmp_path)
+
+
+def test_the_main_job_saves_what_it_learned(tmp_path):
+    output = run("es_cartpole", "--out", "found", folder=tmp_path)
+
+    assert re.search(r"mean return over 100 fresh episodes: (4[789]|5)\d+", output)
+    numpy = pytest.importorskip("numpy")
+    with numpy.load(tmp_path / "found" / "policy.npz") as policy:
+        digest = hashlib.sha256(policy["parameters"].tobytes()).hexdigest()
+        assert policy["first"].shape == (4, 16)
+    assert f"sha256 of the parameters: {digest}" in output
+    assert (tmp_path / "found" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_policy_that_has_not_learned_enough_is_a_failure(tmp_path):
+    for module in NEEDS["es_cartpole"]:
+        require.need_module(module)
+    done = subprocess.run(
+        [sys.executable, FOLDER / "es_cartpole.py", "--generations", "1", "--population", "4"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "not solved" in done.stdout
 
 
 def test_killed_workers_change_no_bit_of_the_trained_policy(tmp_path):
