@@ -52,7 +52,7 @@ def marked(mark):
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("FIBER_TEST_MASTER") == mark:
+            if process.environ().get("TEST_MASTER_MARK") == mark:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -64,7 +64,7 @@ def kill_master(tmp_path, mark, kind, delay):
     script.write_text(MASTER)
     # a short path: sockets are made in it
     runtime = Path(tempfile.mkdtemp(prefix="fm-"))
-    environ = {**os.environ, "FIBER_TEST_MASTER": mark, "XDG_RUNTIME_DIR": str(runtime)}
+    environ = {**os.environ, "TEST_MASTER_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
     # files, not pipes: whoever holds a pipe's end would keep us waiting
     with open(tmp_path / f"out{mark}", "w") as out:
         master = subprocess.Popen(

@@ -27,43 +27,50 @@ class Feeder:
         call: a call that grows.
         iterable: drawn on the feeder's own thread, since it may take its time.
         workers: how many workers there are; the window is never smaller than twice that.
-        done: called once the iterable has ended, on the feeder's thread.
     """
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        call: Call,
-        iterable: Iterable[Any],
-        *,
-        workers: int,
-        done: Callable[[], None],
+        self, dispatcher: Dispatcher, call: Call, iterable: Iterable[Any], *, workers: int
     ) -> None:
         self._dispatcher = dispatcher
         self._call = call
-        self._iterable = iterable
-        self._done = done
+        self._iterable: Iterable[Any] | None = iterable
         self._least = 2 * max(1, workers) * (call.chunksize or 1)
         self._buffer: deque[Any] = deque()
         self._drawn = 0
-        self._consumed = 0
+        self._handed = 0
+        #: items whose outcomes came, and those of them that were taken
+        self._arrived = 0
+        self._taken = 0
+        self._hurries = False
         self._stopped = False
         self._room = threading.Condition()
         self._handing = threading.Lock()
         #: what the iterable raised, if it did
         self.error: BaseException | None = None
-        #: how many items there are, once all are drawn
-        self.total: int | None = None
         self._thread = threading.Thread(target=self._run, name="fiber-feeder", daemon=True)
 
     def start(self) -> None:
         """Begin to draw."""
         self._thread.start()
 
-    def consumed(self, count: int) -> None:
-        """The caller took so many results: there is room for as many more."""
+    def arrived(self, count: int) -> None:
+        """So many more items have their outcomes."""
         with self._room:
-            self._consumed += count
+            self._arrived += count
+            if self._hurries:
+                self._room.notify()
+
+    def taken(self, count: int) -> None:
+        """The caller took so many of them: there is room for as many more."""
+        with self._room:
+            self._taken += count
+            self._room.notify()
+
+    def hurry(self) -> None:
+        """Go on without the caller: what has its outcome makes room for more."""
+        with self._room:
+            self._hurries = True
             self._room.notify()
 
     def stop(self) -> None:
@@ -72,48 +79,58 @@ class Feeder:
             self._stopped = True
             self._room.notify()
 
-    def _window(self) -> int:
-        size = self._call.item_bytes
-        if not size:
-            return max(FIRST, self._least)
-        return max(self._least, min(LARGEST, int(BYTES / size)))
-
-    def _run(self) -> None:
-        try:
-            for item in self._iterable:
-                with self._handing:
-                    self._buffer.append(item)
-                self._drawn += 1
-                if len(self._buffer) >= _BATCH or self._is_thirsty():
-                    self._hand_over(closed=False)
-                if not self._wait_for_room():
-                    return
-        except BaseException as error:
-            self.error = error
-        self.total = self._drawn
-        self._hand_over(closed=True)
-        self._done()
-
-    def _is_thirsty(self) -> bool:
-        # as many units queued as there are workers keep them busy while more is drawn
-        return self._dispatcher.table.queued < self._least
-
     def flush(self) -> None:
         """Hand over what was drawn; for a consumer that is about to wait."""
         if self._buffer:
             self._hand_over(closed=False)
 
+    def _run(self) -> None:
+        try:
+            self._draw()
+        finally:
+            # a generator is closed here, on the thread that ran it
+            self._iterable = None
+
+    def _draw(self) -> None:
+        assert self._iterable is not None
+        try:
+            for item in self._iterable:
+                with self._handing:
+                    self._buffer.append(item)
+                    self._drawn += 1
+                if len(self._buffer) >= _BATCH or self._is_thirsty():
+                    self._hand_over(closed=False)
+                if not self._wait_for_room():
+                    return
+        # raised to the consumer, whatever it is
+        except BaseException as error:
+            self.error = error
+        self._hand_over(closed=True)
+
+    def _is_thirsty(self) -> bool:
+        # as many units queued as there are workers keep them busy while more is drawn; and who
+        # waits for an item that the next one depends on must not wait for the next one
+        return self._dispatcher.table.queued < self._least or self._handed <= self._taken
+
     def _hand_over(self, *, closed: bool) -> None:
         # the order of hand-overs is the order of the items
         with self._handing:
             items, self._buffer = self._buffer, deque()
+            self._handed += len(items)
             self._dispatcher.extend(self._call, items, closed=closed)
 
     def _wait_for_room(self) -> bool:
-        if self._drawn - self._consumed >= self._window() and self._buffer:
-            self._hand_over(closed=False)
+        if not self._has_room():
+            self.flush()
         with self._room:
-            self._room.wait_for(
-                lambda: self._stopped or self._drawn - self._consumed < self._window()
-            )
+            self._room.wait_for(lambda: self._stopped or self._has_room())
             return not self._stopped
+
+    def _has_room(self) -> bool:
+        return self._drawn - (self._arrived if self._hurries else self._taken) < self._window()
+
+    def _window(self) -> int:
+        size = self._call.item_bytes
+        if not size:
+            return max(FIRST, self._least)
+        return max(self._least, min(LARGEST, int(BYTES / size)))
