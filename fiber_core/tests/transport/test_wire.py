@@ -1,0 +1,285 @@
+"""Frames: everything that fits the layout comes back as it was, and nothing else comes through."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+import soak
+from fiber.exceptions import WireError
+from fiber.transport import wire
+from fiber.transport.wire import HEADER, Assembler, Kind
+
+KINDS = [kind for kind in Kind if kind is not Kind.PART]
+MESSAGE_KINDS = [kind for kind in KINDS if kind >= Kind.CALL]
+WHOLE = st.integers(0, 2**64 - 1)
+#: mutated frames in one example of hypothesis
+BATCH = 50
+EXAMPLES = max(10, soak.count(10_000) // BATCH)
+
+
+def frame(kind, target=1, number=2, size=None, body=b"", ack=0):
+    size = len(body) if size is None else size
+    return wire.header(kind, ack=ack, target=target, id=number, size=size) + body
+
+
+def frames_of(kind, target, number, segments, max_frame):
+    """The frames of a message as the bytes that travel."""
+    return [
+        frame(kind_, target_, number_, size, wire.joined(pieces))
+        for kind_, target_, number_, size, pieces in wire.split(
+            kind, target, number, segments, max_frame=max_frame
+        )
+    ]
+
+
+def damaged(data, draw):
+    """The frame with a change or two at random places."""
+    changed = bytearray(data)
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(changed) + 1)
+        match draw.randrange(4):
+            case 0:
+                changed[at : at + 1] = bytes([draw.randrange(256)])
+            case 1:
+                del changed[at:]
+            case 2:
+                changed[at:at] = draw.randbytes(draw.randint(1, 40))
+            case 3:
+                changed[at : at + 8] = draw.choice([b"\xff" * 8, bytes(8)])
+    return bytes(changed)
+
+
+class TestFrames:
+    @given(st.sampled_from(Kind), st.integers(0, 2**32 - 1), WHOLE, WHOLE, st.binary())
+    def test_a_frame_is_read_as_it_was_written(self, kind, ack, target, number, body):
+        read = wire.parse(frame(kind, target, number, body=body, ack=ack))
+
+        assert (read.kind, read.ack, read.target, read.id) == (kind, ack, target, number)
+        assert (read.size, bytes(read.body)) == (len(body), body)
+
+    def test_the_count_of_acknowledged_frames_begins_anew_after_its_last_number(self):
+        assert wire.parse(frame(Kind.GRANT, ack=2**32 + 5)).ack == 5
+
+    def test_frames_are_read_from_any_kind_of_buffer(self):
+        data = frame(Kind.CAST, body=b"abc")
+        bodies = {bytes(wire.parse(kind(data)).body) for kind in (bytes, bytearray, memoryview)}
+        assert bodies == {b"abc"}
+
+    @pytest.mark.parametrize(
+        "data, words",
+        [
+            (b"", "frame of 0 bytes is shorter than a header"),
+            (frame(Kind.CALL)[:-1], "frame of 31 bytes is shorter than a header"),
+            (b"XX" + frame(Kind.CALL)[2:], "frame begins with b'XX', expected b'FB'"),
+            (b"FB\x09" + frame(Kind.CALL)[3:], "frame of protocol version 9, this fiber speaks 1"),
+            (b"FB\x01\xfe" + frame(Kind.CALL)[4:], "frame of unknown kind 254"),
+            (frame(Kind.CALL, size=2, body=b"abc"), "frame has 3 bytes of body, its message 2"),
+        ],
+    )
+    def test_what_is_wrong_with_a_frame_is_said(self, data, words):
+        with pytest.raises(WireError, match=words):
+            wire.parse(data)
+
+    @pytest.mark.parametrize("kind", Kind)
+    def test_the_handshake_has_kinds_of_its_own(self, kind):
+        assert wire.parse(frame(kind)).is_handshake == (kind < Kind.CALL)
+
+
+class TestSplitting:
+    @given(
+        kind=st.sampled_from(MESSAGE_KINDS),
+        segments=st.lists(st.binary(max_size=200), max_size=12),
+        room=st.integers(1, 64),
+    )
+    def test_a_message_of_any_segments_arrives_whole_and_in_frames_that_fit(
+        self, kind, segments, room
+    ):
+        sent = frames_of(kind, 3, 4, segments, HEADER.size + room)
+        assert all(len(data) <= HEADER.size + room for data in sent)
+
+        assembler = Assembler()
+        *before, last = [assembler.feed(wire.parse(data)) for data in sent]
+
+        assert before == [None] * (len(sent) - 1)
+        assert (last.kind, last.target, last.id) == (kind, 3, 4)
+        assert bytes(last.body) == b"".join(segments)
+
+    @given(
+        bodies=st.lists(st.binary(min_size=1, max_size=300), min_size=2, max_size=8),
+        room=st.integers(1, 40),
+        order=st.randoms(use_true_random=False),
+    )
+    def test_messages_may_be_interleaved_in_any_way(self, bodies, room, order):
+        queues = [
+            frames_of(Kind.CALL, 1, number, [body], HEADER.size + room)
+            for number, body in enumerate(bodies)
+        ]
+        assembler, arrived = Assembler(), {}
+        while any(queues):
+            message = assembler.feed(wire.parse(order.choice([q for q in queues if q]).pop(0)))
+            if message is not None:
+                arrived[message.id] = bytes(message.body)
+
+        assert arrived == dict(enumerate(bodies))
+
+    def test_nothing_is_copied_when_a_message_is_cut(self):
+        segment = bytearray(b"a" * 100)
+        cut = list(wire.split(Kind.CALL, 1, 1, [segment], max_frame=HEADER.size + 40))
+        segment[99] = ord("z")
+        assert wire.joined(piece for *_, pieces in cut for piece in pieces)[-1:] == b"z"
+
+    def test_a_message_without_a_body_is_one_frame(self):
+        assert frames_of(Kind.CALL, 1, 1, [], HEADER.size + 1) == [frame(Kind.CALL, 1, 1)]
+        assert frames_of(Kind.CALL, 1, 1, [b"", b""], HEADER.size + 1) == [frame(Kind.CALL, 1, 1)]
+
+    def test_a_message_as_large_as_a_frame_is_one(self):
+        assert len(frames_of(Kind.CALL, 1, 1, [b"x" * 10], HEADER.size + 10)) == 1
+        assert len(frames_of(Kind.CALL, 1, 1, [b"x" * 11], HEADER.size + 10)) == 2
+
+
+class TestAssembling:
+    @pytest.mark.parametrize(
+        "sent, words",
+        [
+            ([frame(Kind.PART, 1, 7, 0, b"x")], "part of message 7, which never began"),
+            ([frame(Kind.CALL, 1, 7, 5)], "message 7 begins with an empty frame"),
+            (
+                [frame(Kind.CALL, 1, 7, 5, b"ab"), frame(Kind.PART, 1, 7, 3, b"x")],
+                "part of message 7 at 3, expected 2 of 5",
+            ),
+            (
+                [frame(Kind.CALL, 1, 7, 5, b"ab"), frame(Kind.PART, 1, 7, 2, b"cdef")],
+                "part of message 7 at 2, expected 2 of 5",
+            ),
+            (
+                [frame(Kind.CALL, 1, 7, 5, b"ab"), frame(Kind.PART, 1, 7, 2)],
+                "part of message 7 at 2, expected 2 of 5",
+            ),
+            (
+                [frame(Kind.CALL, 1, 7, 5, b"ab"), frame(Kind.PART, 2, 7, 2, b"cde")],
+                "part of message 7, which never began",
+            ),
+        ],
+    )
+    def test_parts_that_do_not_fit_are_refused(self, sent, words):
+        assembler = Assembler()
+        with pytest.raises(WireError, match=words):
+            for data in sent:
+                assembler.feed(wire.parse(data))
+
+    def test_a_message_whose_sender_was_interrupted_gives_way_to_the_next_of_its_number(self):
+        assembler = Assembler()
+        for data in (frame(Kind.CALL, 1, 7, 4, b"xx"), frame(Kind.CALL, 1, 7, 3, b"a")):
+            assert assembler.feed(wire.parse(data)) is None
+        message = assembler.feed(wire.parse(frame(Kind.PART, 1, 7, 1, b"bc")))
+        assert bytes(message.body) == b"abc"
+
+    def test_of_too_many_unfinished_messages_the_oldest_goes(self):
+        assembler = Assembler(max_partial=2)
+        for number in (1, 2, 3):
+            assembler.feed(wire.parse(frame(Kind.CALL, 1, number, 2, b"a")))
+
+        for number in (2, 3):
+            done = assembler.feed(wire.parse(frame(Kind.PART, 1, number, 1, b"b")))
+            assert bytes(done.body) == b"ab"
+        with pytest.raises(WireError, match="never began"):
+            assembler.feed(wire.parse(frame(Kind.PART, 1, 1, 1, b"b")))
+
+    def test_an_announced_size_costs_no_memory(self):
+        assembler = Assembler()
+        data = frame(Kind.CALL, 1, 1, 2**62, b"x" * 1000)
+        tracemalloc.start()
+        try:
+            assembler.feed(wire.parse(data))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 100_000
+
+
+class TestObjectBodies:
+    @given(st.binary(max_size=100), st.lists(st.binary(max_size=100), max_size=6))
+    def test_a_pickle_and_its_buffers_come_back(self, pickled, buffers):
+        body = wire.joined(wire.pack(pickled, buffers))
+        read, views = wire.unpack(memoryview(body))
+        assert (bytes(read), [bytes(view) for view in views]) == (pickled, buffers)
+
+    @given(st.binary(max_size=50), st.lists(st.binary(max_size=50), min_size=1, max_size=4))
+    def test_every_buffer_begins_where_an_array_may(self, pickled, buffers):
+        buffers = [bytearray(buffer) for buffer in buffers]
+        begin = 0
+        for segment in wire.pack(pickled, buffers):
+            if any(segment is buffer for buffer in buffers):
+                assert begin % 16 == 0
+            begin += len(segment)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"\x01",
+            struct.pack("<I", 0),
+            struct.pack("<I", 2**32 - 1),
+            struct.pack("<IQ", 0, 1),
+            struct.pack("<IQ", 0, 2**64 - 1),
+            struct.pack("<IQQ", 1, 2**64 - 1, 2**64 - 1) + bytes(40),
+            struct.pack("<IQ", 0, 1) + b"ab",
+            struct.pack("<IQ", 3, 0),
+        ],
+    )
+    def test_lengths_that_do_not_add_up_are_refused(self, body):
+        with pytest.raises(WireError, match="object body"):
+            wire.unpack(memoryview(body))
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_an_object_body_or_a_wire_error(self, body):
+        try:
+            pickled, views = wire.unpack(memoryview(body))
+        except WireError:
+            return
+        assert len(pickled) + sum(len(view) for view in views) < len(body)
+
+    def test_a_count_of_buffers_that_cannot_be_costs_no_memory(self):
+        body = memoryview(struct.pack("<I", 2**32 - 1) + bytes(1000))
+        tracemalloc.start()
+        try:
+            with pytest.raises(WireError):
+                wire.unpack(body)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 100_000
+
+
+class TestDamage:
+    @seed(7)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    @given(
+        kind=st.sampled_from(Kind),
+        body=st.binary(max_size=120),
+        room=st.integers(8, 60),
+        draw=st.randoms(use_true_random=False),
+    )
+    def test_a_damaged_frame_is_a_message_or_a_wire_error_and_nothing_else(
+        self, kind, body, room, draw
+    ):
+        if kind is Kind.PART:
+            kind = Kind.CALL
+        sent = frames_of(kind, 1, 1, [body], HEADER.size + room)
+        assembler = Assembler()
+        for _ in range(BATCH):
+            try:
+                message = assembler.feed(wire.parse(damaged(draw.choice(sent), draw)))
+            except WireError:
+                continue
+            assert message is None or isinstance(message.kind, Kind)

@@ -1,0 +1,200 @@
+"""Both sides of a connection for tests of the transport, and strangers who say what they like."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import PeerLostError, TransportError
+from fiber.model.network import ListenAddress
+from fiber.transport import wire
+from fiber.transport.endpoint import Endpoint, Peer
+from fiber.transport.handshake import Dialler, Hello
+from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
+from fiber.transport.nng import DiallingSocket
+from fiber.transport.reactor import Reactor
+from fiber.transport.wire import Kind, Message
+
+__all__ = ["Echo", "Listening", "Mailbox", "Stranger", "address", "hello", "until"]
+
+#: how long a test waits for what must come; never how long anything takes
+PATIENCE = 20.0
+_numbers = itertools.count()
+
+
+@functools.cache
+def _mine() -> Hello:
+    return Hello.mine("")
+
+
+def hello(ident: str) -> Hello:
+    """This process under a name."""
+    return attrs.evolve(_mine(), ident=ident)
+
+
+def address(scheme: str, folder: Path) -> ListenAddress:
+    """A fresh address of a scheme."""
+    if scheme == "ipc":
+        return ListenAddress(bind_url=f"ipc://{folder}/{next(_numbers)}")
+    return ListenAddress(bind_url=f"{scheme}://127.0.0.1:0")
+
+
+def until(condition: Callable[[], Any], *, patience: float = PATIENCE) -> None:
+    """Wait for a state that no event tells of, such as another thread's bookkeeping."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
+
+
+class Mailbox:
+    """A service that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[tuple[Peer, Message]] = queue.Queue()
+        self.lost: queue.Queue[Peer] = queue.Queue()
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        self.messages.put((peer, message))
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        self.lost.put(peer)
+
+    def next(self) -> tuple[Peer, Message]:
+        return self.messages.get(timeout=PATIENCE)
+
+    def next_lost(self) -> Peer:
+        return self.lost.get(timeout=PATIENCE)
+
+
+class Echo:
+    """A service that answers every call with its own body."""
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        peer.send(Kind.REPLY, message.target, message.id, [message.body])
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """It keeps nothing."""
+
+
+class Listening:
+    """An endpoint with a handler thread, and the links that were opened to it; closes all."""
+
+    def __init__(
+        self, scheme: str, folder: Path, *, credentials: Credentials | None = None, **options: Any
+    ) -> None:
+        self.reactor = Reactor("test-handler")
+        run = credentials or Credentials.new()
+        self.endpoint = Endpoint(run, hello("listener"), self.reactor, **options)
+        self.url = self.endpoint.listen(address(scheme, folder))
+        self.endpoint.serve(1, Echo())
+        self._opened: list[Any] = []
+
+    @property
+    def credentials(self) -> Credentials:
+        return self.endpoint.credentials
+
+    def link(self, ident: str = "dialler", **options: Any) -> Link:
+        options.setdefault("max_frame", self.endpoint.max_frame)
+        link = Link(self.url, self.credentials, hello(ident), **options)
+        self._opened.append(link)
+        return link
+
+    def stranger(self, credentials: Credentials | None = None) -> Stranger:
+        stranger = Stranger(self.url, credentials or self.credentials)
+        self._opened.append(stranger)
+        return stranger
+
+    def peer(self, ident: str = "dialler") -> Peer:
+        """The proven peer of a name."""
+        until(lambda: any(peer.ident == ident for peer in self.endpoint.peers()))
+        return next(peer for peer in self.endpoint.peers() if peer.ident == ident)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the handler thread from doing anything meanwhile."""
+        holding, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            holding.set()
+            go.wait(PATIENCE)
+
+        self.reactor.call_soon(hold)
+        assert holding.wait(PATIENCE)
+        try:
+            yield
+        finally:
+            go.set()
+
+    def close(self) -> None:
+        for one in self._opened:
+            one.close()
+        self.endpoint.close()
+        self.reactor.stop()
+
+
+class Stranger:
+    """A dialler that says what it is told, proven or not."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._socket = DiallingSocket(max_frame=64 * 2**20)
+        try:
+            self._socket.dial(url, credentials)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def say(self, data: bytes) -> None:
+        """Send any bytes; nothing happens where the listener has cut us off."""
+        with contextlib.suppress(TransportError):
+            self._socket.send(lambda: data)
+
+    def hear(self) -> wire.Frame:
+        """The next frame of the listener.
+
+        Raises:
+            PeerLostError: it has cut us off.
+        """
+        poll = select.poll()
+        for fd in (self._socket.fd, self._socket.end_fd):
+            poll.register(fd, select.POLLIN)
+        while True:
+            lost = self._socket.lost
+            received = self._socket.receive()
+            if received is not None:
+                return wire.parse(received[1])
+            if lost:
+                raise PeerLostError("cut off")
+            assert poll.poll(1000 * PATIENCE), "nothing was heard"
+
+    def is_cut_off(self) -> bool:
+        """Wait for the end of the connection."""
+        try:
+            while True:
+                self.hear()
+        except PeerLostError:
+            return True
+
+    def prove(self, who: Hello) -> None:
+        """Become a peer."""
+        dialler = Dialler(self._credentials, who)
+        said: tuple[Kind, bytes] | None = dialler.hello()
+        while said is not None:
+            kind, body = said
+            self.say(wire.header(kind, size=len(body)) + body)
+            said = dialler.receive(self.hear())
+
+    def close(self) -> None:
+        self._socket.close()
