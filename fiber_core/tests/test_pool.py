@@ -103,13 +103,13 @@ def kill_once(path):
     return "never"
 
 
-class Difficult(Exception):
+class DifficultError(Exception):
     def __init__(self, first, second):
         super().__init__(f"{first}-{second}")
 
 
 def raise_difficult(_):
-    raise Difficult("a", "b")
+    raise DifficultError("a", "b")
 
 
 @pytest.fixture
@@ -301,9 +301,11 @@ class TestLife:
             assert pool.map(get_state, range(50)) == [42] * 50
 
     def test_a_failing_initializer_is_an_error_not_a_hang(self):
-        with fiber.Pool(2, initializer=broken_initializer) as pool:
-            with pytest.raises(StartError, match="initializer on purpose"):
-                pool.map(square, range(3))
+        with (
+            fiber.Pool(2, initializer=broken_initializer) as pool,
+            pytest.raises(StartError, match="initializer on purpose"),
+        ):
+            pool.map(square, range(3))
 
     def test_a_worker_does_so_many_chunks_and_is_replaced(self):
         with fiber.Pool(1, maxtasksperchild=5) as pool:
@@ -327,7 +329,7 @@ class TestLife:
 
     def test_a_pool_that_is_collected_unclosed_warns(self):
         pool = fiber.Pool(1)
-        with pytest.warns(ResourceWarning, match="unclosed running"):
+        with pytest.warns(ResourceWarning, match="unclosed running"):  # noqa: PT031 - one act
             del pool
             gc.collect()
 

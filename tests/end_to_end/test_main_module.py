@@ -74,6 +74,7 @@ def python(*arguments, stdin=None, cwd):
         text=True,
         timeout=60,
         env=dict(os.environ),
+        check=False,
     )
 
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fiber._version import __version__
 
 if TYPE_CHECKING:
-    from multiprocessing import AuthenticationError, BufferTooShort, ProcessError, TimeoutError
+    from multiprocessing import (
+        AuthenticationError,
+        BufferTooShort,
+        ProcessError,
+        TimeoutError,  # noqa: A004 - multiprocessing's own name for its own class
+    )
 
     from fiber.api import cpu_count, get_backend
     from fiber.connection import Pipe

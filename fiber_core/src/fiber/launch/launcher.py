@@ -5,13 +5,13 @@ from __future__ import annotations
 import copyreg
 import json
 import logging
-import os
 import secrets
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import context, spawn
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import BackendError, WireError
@@ -84,7 +84,7 @@ class Launcher:
             argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
             entry=bootstrap.ENTRY,
             env=job_environment(self._runtime),
-            cwd=os.getcwd(),
+            cwd=str(Path.cwd()),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
             image=image if image is not None else self._default_image(),

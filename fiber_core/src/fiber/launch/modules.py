@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -29,7 +30,7 @@ def own_names() -> frozenset[str]:
     global _counted, _names  # noqa: PLW0603 - a cache, renewed when modules were added
     if len(sys.modules) != _counted:
         _counted = len(sys.modules)
-        installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
+        installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
         _names = frozenset(
             name.partition(".")[0]
             for name, module in list(sys.modules.items())
@@ -82,8 +83,8 @@ class ParentFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the protocol's argument
-        target: ModuleType | None = None,  # noqa: ARG002 - the protocol's argument
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """The module as the parent has it, or None."""
         if fullname.partition(".")[0] not in self._names:
@@ -92,7 +93,7 @@ class ParentFinder(importlib.abc.MetaPathFinder):
         if not found:
             return None
         origin, locations = found["path"], found["locations"]
-        if origin is not None and os.path.exists(origin):
+        if origin is not None and Path(origin).exists():
             return importlib.util.spec_from_file_location(
                 fullname, origin, submodule_search_locations=locations
             )
@@ -111,7 +112,7 @@ class _SentSource(importlib.abc.InspectLoader):
         self._origin = origin
         self._source = source or ""
 
-    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - a loader has one module
+    def get_source(self, fullname: str) -> str:
         return self._source
 
     def get_code(self, fullname: str) -> CodeType:

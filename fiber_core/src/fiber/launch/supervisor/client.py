@@ -47,7 +47,7 @@ class SupervisorClient:
         on_end: Callable[[str], None],
         process: subprocess.Popen[bytes] | None = None,
         lease: float = 3.0,
-        name: str = "fiber-local",
+        name: str = "fiber-jobs",
     ) -> None:
         self._on_status = on_status
         self._on_notice = on_notice
