@@ -2,63 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import queue
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import util
 from types import TracebackType
 from typing import Any, TypeVar
 
 from fiber import hints, runtime
+from fiber.dispatch.callbacks import Callbacks
+from fiber.dispatch.calls import Call, Sink
 from fiber.dispatch.feeder import Feeder
 from fiber.dispatch.protocol import Mode
-from fiber.dispatch.worker import Worker
-from fiber.exceptions import FiberError, TerminatedError
-from fiber.launch import bootstrap
+from fiber.exceptions import TerminatedError
 from fiber.launch.crew import Crew, CrewOptions, Needs
+from fiber.pool_arguments import chunk_of, require_callable, require_positive, sizes
+from fiber.pool_worker import PoolWorker
 from fiber.process import Process, requested
-from fiber.results import AsyncResult, IMapIterator, IMapUnorderedIterator, MapResult
+from fiber.results import (
+    AsyncResult,
+    IMapIterator,
+    IMapUnorderedIterator,
+    MapResult,
+    Stream,
+    UnorderedStream,
+)
 
 __all__ = ["Pool"]
 
 T = TypeVar("T")
 _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _numbers = itertools.count(1)
-
-
-class PoolWorker(Process):
-    """The process of a pool's worker: a daemon that may have children."""
-
-    def __init__(
-        self, target: int, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]
-    ) -> None:
-        super().__init__(daemon=True)
-        settings: dict[str, Any] = vars(self)["_config"]
-        settings["fiber_may_have_children"] = True
-        self._pool_target = target
-        self._initializer = initializer
-        self._initargs = initargs
-
-    def run(self) -> None:
-        """Run the initializer, then whatever the pool sends."""
-        current = runtime.current()
-        link, instructions = current.parent_link, current.instructions
-        if link is None or instructions is None:
-            msg = "a pool's worker runs in a process that the pool started"
-            raise FiberError(msg)
-        worker = Worker(
-            link, self._pool_target, lambda: bootstrap.dial(instructions, current.hello)
-        )
-        if self._initializer is not None:
-            try:
-                self._initializer(*self._initargs)
-            except Exception as error:
-                worker.report_broken(error)
-                raise
-        worker.run()
 
 
 class Pool:
@@ -92,22 +68,22 @@ class Pool:
         initializer: Callable[..., Any] | None = None,
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
-        context: Any = None,  # noqa: ARG002 - the stdlib's signature
+        context: Any = None,
         *,
         error_handling: bool = True,
-        min: int | None = None,  # noqa: A002 - the word that users expect
-        max: int | None = None,  # noqa: A002 - the word that users expect
+        min: int | None = None,
+        max: int | None = None,
         processes_per_job: int = 1,
         max_attempts: int | None = None,
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = _TERMINATE
-        _require_callable(initializer)
+        require_callable(initializer)
         self._runtime = runtime.current()
-        size, least, most = _sizes(self._runtime, processes, min, max)
-        _require_positive("maxtasksperchild", maxtasksperchild)
-        _require_positive("processes_per_job", processes_per_job)
-        _require_positive("max_attempts", max_attempts)
+        size, least, most = sizes(self._runtime, processes, min, max)
+        require_positive("maxtasksperchild", maxtasksperchild)
+        require_positive("processes_per_job", processes_per_job)
+        require_positive("max_attempts", max_attempts)
         args = tuple(initargs)
         self._error_handling = error_handling
         self._options = CrewOptions(
@@ -121,8 +97,8 @@ class Pool:
         )
         self._name = f"pool-{next(_numbers)}"
         self._lock = threading.RLock()
-        self._callbacks = _Callbacks(f"fiber-{self._name}-callbacks")
-        self._feeders: list[Feeder] = []
+        self._callbacks = Callbacks(f"fiber-{self._name}-callbacks")
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._default = self._needs(initializer)
         self._used_default = False
         self._crews: dict[tuple[Any, ...], Crew] = {}
@@ -172,7 +148,7 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
         """The same, not waited for; callbacks run on a thread of the pool."""
-        result: AsyncResult[T] = AsyncResult(self._callbacks.put, callback, error_callback)
+        result: AsyncResult[T] = AsyncResult(self._callbacks.put, callback, error_callback, self)
         item = (tuple(args), dict(kwds or {}))
         self._add(func, Mode.APPLY, result, [item])
         return result
@@ -230,20 +206,25 @@ class Pool:
     def imap(
         self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1
     ) -> IMapIterator[T]:
-        """An iterator of results in order; the iterable is drawn a bounded window ahead."""
-        return self._imap(func, iterable, chunksize, IMapIterator())
+        """An iterator of results in order.
+
+        The iterable is drawn a bounded window ahead of what was taken, so it may be endless;
+        :meth:`join` has the rest of it drawn and run, whether results are taken or not.
+        """
+        return IMapIterator(self._imap(func, iterable, chunksize, Stream()), self)
 
     def imap_unordered(
         self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1
-    ) -> IMapIterator[T]:
-        """An iterator of results as they come."""
-        return self._imap(func, iterable, chunksize, IMapUnorderedIterator())
+    ) -> IMapUnorderedIterator[T]:
+        """The same with results as they come."""
+        stream = self._imap(func, iterable, chunksize, UnorderedStream())
+        return IMapUnorderedIterator(stream, self)
 
     # -- the pool itself
 
     def resize(self, processes: int) -> None:
         """Keep so many workers from now on; those in surplus finish what they have begun."""
-        _require_positive("processes", processes)
+        require_positive("processes", processes)
         with self._lock:
             self._check_running()
             for crew in self._crews.values():
@@ -260,8 +241,6 @@ class Pool:
         """End the workers at once; what is not done fails with ``TerminatedError``."""
         with self._lock:
             self._state = _TERMINATE
-        for feeder in self._feeders:
-            feeder.stop()
         self._terminate()
 
     def join(self) -> None:
@@ -273,6 +252,8 @@ class Pool:
         if self._state == _RUN:
             msg = "Pool is still running"
             raise ValueError(msg)
+        for stream in list(self._streams):
+            stream.hurry()
         crews = list(self._crews.values())
         for crew in crews:
             crew.dispatcher.wait_drained(ValueError("Pool not running"))
@@ -348,24 +329,27 @@ class Pool:
         said = hints.get_meta(function).retry
         return self._error_handling if said is None else said
 
-    def _add(self, func: Any, mode: Mode, sink: Any, items: list[Any], chunk: int = 1) -> Crew:
-        with self._lock:
-            self._check_running()
+    def _add(
+        self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int = 1
+    ) -> tuple[Crew, Call | None]:
         crew = self._crew(func)
-        crew.dispatcher.add(
-            func,
-            mode,
-            sink,
-            items=items,
-            chunksize=None if chunk == 1 else chunk,
-            retry=self._retry(func),
-        )
-        if crew.error is not None:
-            # it failed between the check and the call, which nobody would end
-            crew.dispatcher.end(crew.error)
-        return crew
+        try:
+            call = crew.dispatcher.prepare(
+                func,
+                mode,
+                sink,
+                items=items,
+                chunksize=None if chunk == 1 else chunk,
+                retry=self._retry(func),
+            )
+        except Exception as error:
+            # a function that cannot be pickled is a failed task, as in multiprocessing
+            sink.broken(error)
+            return crew, None
+        crew.dispatcher.add(call)
+        return crew, call
 
-    def _map(  # noqa: PLR0913 - the stdlib's arguments
+    def _map(
         self,
         func: Any,
         mode: Mode,
@@ -374,135 +358,33 @@ class Pool:
         callback: Any,
         error_callback: Any,
     ) -> MapResult[Any]:
-        chunk = _chunk(chunksize)
+        chunk = chunk_of(chunksize)
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
-            len(items), self._callbacks.put, callback, error_callback
+            len(items), self._callbacks.put, callback, error_callback, self
         )
         self._add(func, mode, result, items, chunk)
         return result
 
-    def _imap(
-        self, func: Any, iterable: Iterable[Any], chunksize: int, results: IMapIterator[T]
-    ) -> IMapIterator[T]:
-        chunk = _chunk(chunksize)
-        crew = self._crew(func)
-        call = crew.dispatcher.add(
-            func,
-            Mode.MAP,
-            results,
-            items=None,
-            chunksize=None if chunk == 1 else chunk,
-            retry=self._retry(func),
-        )
-        feeder = Feeder(
-            crew.dispatcher,
-            call,
-            iterable,
-            workers=crew.fleet.size,
-            done=lambda: self._feeders.remove(feeder),
-        )
-        self._feeders.append(feeder)
-        results.attach(feeder)
-        feeder.start()
-        if crew.error is not None:
-            crew.dispatcher.end(crew.error)
-        return results
+    def _imap(self, func: Any, iterable: Iterable[Any], chunksize: int, stream: Stream) -> Stream:
+        chunk = chunk_of(chunksize)
+        crew, call = self._add(func, Mode.MAP, stream, None, chunk)
+        if call is not None:
+            feeder = Feeder(crew.dispatcher, call, iterable, workers=crew.fleet.size)
+            stream.attach(feeder)
+            self._streams.add(stream)
+            feeder.start()
+        return stream
 
 
-class _Callbacks:
-    """Runs users' callbacks one after another, on a thread that starts with the first."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def put(self, callback: Callable[[Any], Any], value: Any) -> None:
-        """Have ``callback(value)`` called."""
-        with self._lock:
-            if self._closed:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-        self._queue.put(functools.partial(callback, value))
-
-    def close(self, timeout: float | None = None) -> None:
-        """End the thread once it has run what there is."""
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._queue.put(None)
-            thread.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            action = self._queue.get()
-            if action is None:
-                return
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001 - the user's own code; the next one still runs
-                threading.excepthook(
-                    threading.ExceptHookArgs(
-                        (type(error), error, error.__traceback__, threading.current_thread())
-                    )
-                )
-
-
-def _end(crews: dict[tuple[Any, ...], Crew], callbacks: _Callbacks) -> None:
+def _end(crews: dict[tuple[Any, ...], Crew], callbacks: Callbacks) -> None:
     """What a pool does at its end, whether it was closed, collected or the program exits."""
     for crew in list(crews.values()):
-        crew.dispatcher.end(
-            TerminatedError("the pool was terminated before the task was done")
-        )
+        crew.dispatcher.end(TerminatedError("the pool was terminated before the task was done"))
         crew.terminate()
+    # a pool may be collected on any thread; one of ours would wait for itself
+    waits = not threading.current_thread().name.startswith("fiber-")
     for crew in list(crews.values()):
-        crew.join(10)
-    callbacks.close(1)
-
-
-def _chunk(chunksize: int | None) -> int:
-    if chunksize is None:
-        return 1
-    if chunksize < 1:
-        msg = f"Chunksize must be 1+, not {chunksize}"
-        raise ValueError(msg)
-    return chunksize
-
-
-def _require_callable(initializer: Any) -> None:
-    if initializer is not None and not callable(initializer):
-        msg = "initializer must be a callable"
-        raise TypeError(msg)
-
-
-def _require_positive(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or value < 1):
-        msg = f"{name} must be a positive int or None, got {value!r}"
-        raise ValueError(msg)
-
-
-def _sizes(
-    current: runtime.Runtime, processes: int | None, least: int | None, most: int | None
-) -> tuple[int, int, int]:
-    if processes is not None and processes < 1:
-        msg = "Number of processes must be at least 1"
-        raise ValueError(msg)
-    _require_positive("min", least)
-    _require_positive("max", most)
-    size = processes
-    if size is None:
-        size = least if least is not None else current.cpu_count()
-        if most is not None:
-            size = min(size, most)
-    low, high = least if least is not None else size, most if most is not None else size
-    if not low <= size <= high:
-        msg = f"processes={size} is not between min={low} and max={high}"
-        raise ValueError(msg)
-    return size, low, high
+        crew.join(10 if waits else 0)
+    callbacks.close(1 if waits else 0)

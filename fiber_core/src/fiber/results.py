@@ -14,7 +14,14 @@ from fiber.exceptions import WorkerCrashedError
 if TYPE_CHECKING:
     from fiber.dispatch.feeder import Feeder
 
-__all__ = ["AsyncResult", "IMapIterator", "IMapUnorderedIterator", "MapResult"]
+__all__ = [
+    "AsyncResult",
+    "IMapIterator",
+    "IMapUnorderedIterator",
+    "MapResult",
+    "Stream",
+    "UnorderedStream",
+]
 
 T = TypeVar("T")
 _Callback = Callable[[Any], Any] | None
@@ -22,13 +29,21 @@ _UNSET = object()
 
 
 class AsyncResult(Generic[T]):
-    """The result of one task, once it is there."""
+    """The result of one task, once it is there.
+
+    Args:
+        run_callback: has a callback called with a value.
+        callback: called with the result.
+        error_callback: called with the error.
+        pool: kept alive until the task has ended.
+    """
 
     def __init__(
         self,
         run_callback: Callable[[Callable[[Any], Any], Any], None],
         callback: _Callback = None,
         error_callback: _Callback = None,
+        pool: object = None,
     ) -> None:
         self._event = threading.Event()
         self._value: Any = None
@@ -36,6 +51,7 @@ class AsyncResult(Generic[T]):
         self._run_callback = run_callback
         self._callback = callback
         self._error_callback = error_callback
+        self._pool = pool
 
     def ready(self) -> bool:
         """True once the task has ended."""
@@ -83,7 +99,7 @@ class AsyncResult(Generic[T]):
         else:
             self._value = values[0]
 
-    def fail(self, start: int, stop: int, error: BaseException) -> None:  # noqa: ARG002 - there is one item
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
         """It was given up."""
         self._error = error
 
@@ -105,6 +121,7 @@ class AsyncResult(Generic[T]):
                 self._run_callback(self._callback, self._value)
         elif self._error_callback is not None:
             self._run_callback(self._error_callback, self._error)
+        self._pool = None
 
 
 class MapResult(AsyncResult[list[T]]):
@@ -119,8 +136,9 @@ class MapResult(AsyncResult[list[T]]):
         run_callback: Callable[[Callable[[Any], Any], Any], None],
         callback: _Callback = None,
         error_callback: _Callback = None,
+        pool: object = None,
     ) -> None:
-        super().__init__(run_callback, callback, error_callback)
+        super().__init__(run_callback, callback, error_callback, pool)
         self._value: list[Any] = [None] * count
         self._failed: dict[int, BaseException] = {}
 
@@ -153,36 +171,30 @@ class MapResult(AsyncResult[list[T]]):
         self._settle()
 
 
-class IMapIterator(Generic[T]):
-    """Results in the order of their items, each as soon as it and all before it are there."""
+class Stream:
+    """Where the outcomes of an imap come in; each is ready once all before it are."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ready: deque[tuple[Any, BaseException | None]] = deque()
-        self._early: dict[int, tuple[Any, BaseException | None]] = {}
+        self._early: dict[int, tuple[Any, Any]] = {}
         self._next = 0
         self._feeder: Feeder | None = None
         self._finished = False
         self._broken: BaseException | None = None
+        self._was_asked = False
+        self._abandoned = False
 
     def attach(self, feeder: Feeder) -> None:
-        """The feeder that is told when results are taken."""
-        self._feeder = feeder
+        """The feeder that is told of what comes and what is taken."""
+        with self._changed:
+            self._feeder = feeder
+            if self._finished:
+                feeder.stop()
 
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        return self.next()
-
-    def next(self, timeout: float | None = None) -> T:
-        """The next result.
-
-        Raises:
-            StopIteration: there are no more.
-            multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
-            Exception: what the task raised; the iterator goes on behind it.
-        """
+    def take(self, timeout: float | None) -> Any:
+        """The next result; see :meth:`IMapIterator.next`."""
+        self._was_asked = True
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._changed:
@@ -201,11 +213,27 @@ class IMapIterator(Generic[T]):
                     raise _TimeoutError
                 self._changed.wait(left)
         if self._feeder is not None:
-            self._feeder.consumed(1)
+            self._feeder.taken(1)
         if error is not None:
             raise error
-        result: T = value
-        return result
+        return value
+
+    def hurry(self) -> None:
+        """Have everything drawn and run, whether results are taken or not."""
+        feeder = self._feeder
+        if feeder is not None:
+            feeder.hurry()
+
+    def abandon(self) -> None:
+        """Nobody can take results any more.
+
+        Called by a finalizer, on any thread and whatever locks that holds, so it takes none but
+        the feeder's innermost. Who never asked for a result wants the tasks run for their effects,
+        as multiprocessing does; who did and stopped is not drawn from until the pool is joined.
+        """
+        self._abandoned = True
+        if not self._was_asked:
+            self.hurry()
 
     def _end(self) -> None:
         if self._broken is not None:
@@ -223,10 +251,10 @@ class IMapIterator(Generic[T]):
     ) -> None:
         """Take the outcomes of some items."""
         with self._changed:
-            for offset, value in enumerate(values):
-                index = start + offset
+            for index, value in enumerate(values, start):
                 self._put(index, value, errors.get(index, _UNSET))
             self._changed.notify_all()
+        self._tell_arrived(len(values))
 
     def fail(self, start: int, stop: int, error: BaseException) -> None:
         """Some items were given up."""
@@ -234,6 +262,7 @@ class IMapIterator(Generic[T]):
             for index in range(start, stop):
                 self._put(index, None, error)
             self._changed.notify_all()
+        self._tell_arrived(stop - start)
 
     def done(self) -> None:
         """All outcomes are there."""
@@ -247,27 +276,68 @@ class IMapIterator(Generic[T]):
             self._broken = error
             self._finished = True
             self._changed.notify_all()
+            if self._feeder is not None:
+                self._feeder.stop()
+
+    def _tell_arrived(self, count: int) -> None:
         if self._feeder is not None:
-            self._feeder.stop()
+            self._feeder.arrived(count)
 
     def _put(self, index: int, value: Any, error: Any) -> None:
         self._early[index] = (value, error)
         while self._next in self._early:
-            self._deliver(self._early.pop(self._next))
+            self._deliver(*self._early.pop(self._next))
             self._next += 1
 
-    def _deliver(self, outcome: tuple[Any, Any]) -> None:
-        value, error = outcome
-        if error is None:
+    def _deliver(self, value: Any, error: Any) -> None:
+        if self._abandoned:
+            self._ready.clear()
+        elif error is not None:
+            self._ready.append((value, None if error is _UNSET else error))
+        elif self._feeder is not None:
             # an error before it ended its chunk, as in the stdlib: it has no outcome of its own
-            if self._feeder is not None:
-                self._feeder.consumed(1)
-            return
-        self._ready.append((value, None if error is _UNSET else error))
+            self._feeder.taken(1)
+
+
+class UnorderedStream(Stream):
+    """The same in the order in which they come."""
+
+    def _put(self, index: int, value: Any, error: Any) -> None:
+        self._deliver(value, error)
+
+
+class IMapIterator(Generic[T]):
+    """Results one after another; what :meth:`Pool.imap` and its like return.
+
+    Args:
+        stream: where they come in.
+        pool: kept alive as long as its results may be taken.
+    """
+
+    def __init__(self, stream: Stream, pool: object = None) -> None:
+        self._stream = stream
+        self._pool = pool
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> T:
+        """The next result.
+
+        Raises:
+            StopIteration: there are no more.
+            multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
+            Exception: what the task raised; the iterator goes on behind it.
+        """
+        result: T = self._stream.take(timeout)
+        return result
+
+    def __del__(self) -> None:
+        self._stream.abandon()
 
 
 class IMapUnorderedIterator(IMapIterator[T]):
     """Results in the order in which they come."""
-
-    def _put(self, index: int, value: Any, error: Any) -> None:  # noqa: ARG002 - the order is theirs
-        self._deliver((value, error))

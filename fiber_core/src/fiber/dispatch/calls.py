@@ -92,6 +92,11 @@ class Call:
         return self.digest.hex()
 
     @property
+    def grows(self) -> bool:
+        """True where items are added bit by bit."""
+        return self._all is None
+
+    @property
     def count(self) -> int:
         """Items known so far."""
         return self._count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from fiber.dispatch.calls import Call
@@ -108,9 +108,9 @@ class Feeder:
         self._hand_over(closed=True)
 
     def _is_thirsty(self) -> bool:
-        # as many units queued as there are workers keep them busy while more is drawn; and who
-        # waits for an item that the next one depends on must not wait for the next one
-        return self._dispatcher.table.queued < self._least or self._handed <= self._taken
+        # as many units queued as there are workers keep them busy while more is drawn; but where
+        # everything has its outcome the iterable itself may be waiting for that of this item
+        return self._dispatcher.table.queued < self._least or self._handed <= self._arrived
 
     def _hand_over(self, *, closed: bool) -> None:
         # the order of hand-overs is the order of the items

@@ -98,7 +98,7 @@ class Dispatcher:
 
     # -- calls
 
-    def add(
+    def prepare(
         self,
         function: Any,
         mode: Mode,
@@ -108,7 +108,7 @@ class Dispatcher:
         chunksize: int | None = None,
         retry: bool = True,
     ) -> Call:
-        """Take a call in and give it to workers that wait.
+        """Make a call, to be added.
 
         Args:
             function: pickled once, here.
@@ -119,17 +119,17 @@ class Dispatcher:
             retry: False for at most once.
 
         Raises:
-            Exception: what pickling the function raised; why no more calls are taken.
+            Exception: what pickling the function raised.
         """
-        call = Call(
-            next(self._numbers),
-            function,
-            mode,
-            sink,
-            items=items,
-            chunksize=chunksize,
-            retry=retry,
-        )
+        number = next(self._numbers)
+        return Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
+
+    def add(self, call: Call) -> None:
+        """Take a call in and give it to workers that wait.
+
+        Raises:
+            Exception: why no more calls are taken.
+        """
         with self.lock:
             if self._ended is not None:
                 call.release()
@@ -139,13 +139,12 @@ class Dispatcher:
                 events.CallAdded(
                     call.number,
                     call.count,
-                    chunksize,
-                    retry=retry,
-                    closed=items is not None,
+                    call.chunksize,
+                    retry=call.retry,
+                    closed=not call.grows,
                     kind=call.kind,
                 )
             )
-        return call
 
     def extend(self, call: Call, items: Iterable[Any], *, closed: bool = False) -> None:
         """Add items to a call that grows."""

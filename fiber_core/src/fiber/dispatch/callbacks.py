@@ -1,0 +1,59 @@
+"""Runs users' callbacks one after another, on a thread that starts with the first."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Callbacks:
+    """The callbacks of one pool.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, callback: Callable[[Any], Any], value: Any) -> None:
+        """Have ``callback(value)`` called; after :meth:`close` it is not."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._queue.put(functools.partial(callback, value))
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread once it has run what there is; called by a callback, do not wait for it."""
+        with self._lock:
+            if not self._closed and self._thread is not None:
+                self._queue.put(None)
+            self._closed = True
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            action = self._queue.get()
+            if action is None:
+                return
+            try:
+                action()
+            # the user's own code: it may raise anything, and the next one still runs
+            except BaseException as error:
+                threading.excepthook(
+                    threading.ExceptHookArgs(
+                        (type(error), error, error.__traceback__, threading.current_thread())
+                    )
+                )

@@ -1,0 +1,63 @@
+"""What a pool's callers may ask for: sizes, chunks and initializers, judged before anything starts."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fiber.runtime import Runtime
+
+
+def chunk_of(chunksize: int | None) -> int:
+    """Items that stay together; 1 where the caller does not say.
+
+    Raises:
+        ValueError: less than one.
+    """
+    if chunksize is None:
+        return 1
+    if chunksize < 1:
+        msg = f"Chunksize must be 1+, not {chunksize}"
+        raise ValueError(msg)
+    return operator.index(chunksize)
+
+
+def require_callable(initializer: Any) -> None:
+    """Raise TypeError where ``initializer`` is neither None nor callable."""
+    if initializer is not None and not callable(initializer):
+        msg = "initializer must be a callable"
+        raise TypeError(msg)
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise ValueError where ``value`` is neither None nor a positive whole number."""
+    if value is not None and (not isinstance(value, int) or value < 1):
+        msg = f"{name} must be a positive int or None, got {value!r}"
+        raise ValueError(msg)
+
+
+def sizes(
+    current: Runtime, processes: int | None, least: int | None, most: int | None
+) -> tuple[int, int, int]:
+    """Workers at first, at least and at most.
+
+    Raises:
+        TypeError: ``processes`` is no whole number.
+        ValueError: the numbers make no sense, alone or together.
+    """
+    if processes is not None and operator.index(processes) < 1:
+        msg = "Number of processes must be at least 1"
+        raise ValueError(msg)
+    require_positive("min", least)
+    require_positive("max", most)
+    size = processes
+    if size is None:
+        size = least if least is not None else current.cpu_count()
+        if most is not None:
+            size = min(size, most)
+    low, high = least if least is not None else size, most if most is not None else size
+    if not low <= size <= high:
+        msg = f"processes={size} is not between min={low} and max={high}"
+        raise ValueError(msg)
+    return size, low, high

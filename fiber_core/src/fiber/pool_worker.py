@@ -1,0 +1,50 @@
+"""The process of a pool's worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fiber import runtime
+from fiber.dispatch.worker import Worker
+from fiber.exceptions import FiberError
+from fiber.launch import bootstrap
+from fiber.process import Process
+
+
+class PoolWorker(Process):
+    """Runs the initializer, then whatever its pool sends; a daemon that may have children.
+
+    Args:
+        target: number by which it addresses its pool.
+        initializer: called first.
+        initargs: its arguments.
+    """
+
+    def __init__(
+        self, target: int, initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]
+    ) -> None:
+        super().__init__(daemon=True)
+        settings: dict[str, Any] = vars(self)["_config"]
+        settings["fiber_may_have_children"] = True
+        self._pool_target = target
+        self._initializer = initializer
+        self._initargs = initargs
+
+    def run(self) -> None:
+        """Work until the pool ends."""
+        current = runtime.current()
+        link, instructions = current.parent_link, current.instructions
+        if link is None or instructions is None:
+            msg = "a pool's worker runs in a process that the pool started"
+            raise FiberError(msg)
+        worker = Worker(
+            link, self._pool_target, lambda: bootstrap.dial(instructions, current.hello)
+        )
+        if self._initializer is not None:
+            try:
+                self._initializer(*self._initargs)
+            except Exception as error:
+                worker.report_broken(error)
+                raise
+        worker.run()
