@@ -86,6 +86,8 @@ class Node:
         self.store.is_closing = True
         for owner in list(self.store._owners.values()):
             owner.close()
+        if self.store._errands is not None:
+            self.store._errands.close()
 
     def close(self) -> None:
         """End as a process does that ends normally."""

@@ -45,6 +45,16 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_the_others_are_served(owner, 
     assert take(mine) == b"1"
 
 
+class Silent:
+    """A peer that hears nothing."""
+
+    def __init__(self):
+        self.state = {}
+
+    def send(self, *message):
+        pass
+
+
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -55,7 +65,7 @@ def test_any_bytes_of_a_peer_leave_the_owner_working(owner, data):
     op = data.draw(st.sampled_from([*Op, 0, 77]))
     body = bytes([op]) + data.draw(st.binary(max_size=60))
 
-    peer = SimpleNamespace(state={}, send=lambda *message: None)
+    peer = Silent()
     with contextlib.suppress(TransportError):
         mine.on_message(peer, SimpleNamespace(body=memoryview(body), id=1))
     mine.on_peer_lost(peer)

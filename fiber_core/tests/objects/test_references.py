@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.objects.references import References
+from fiber.objects.references import LASTING, References
 
 
 @pytest.fixture
@@ -61,6 +61,18 @@ def test_a_ticket_without_a_number_of_uses_holds_until_it_is_let_go_of(reference
 
     references.void(5)
     assert not references.is_held(1)
+
+
+def test_a_lasting_ticket_holds_and_is_not_waited_for(references):
+    references.issue(5, 1, LASTING)
+    references.attach("a", 1, 5)
+    references.attach("b", 1, 5)
+    assert references.is_awaited(1)
+    references.lose("a")
+    references.lose("b")
+
+    assert references.is_held(1)
+    assert not references.is_awaited(1)
 
 
 def test_letting_go_of_one_ticket_leaves_the_others(references):

@@ -151,4 +151,3 @@ def test_also_where_the_object_lives_elsewhere(owner, other):
 
     with pytest.raises(EOFError):
         carried.source(0).take(True, 20)
-    owner.store._errands.close()

@@ -121,9 +121,9 @@ class Channel(Shared):
             self.changed(lane)
         return bell
 
-    def is_read_elsewhere(self, lane: int) -> bool:
-        """True while another process may read a lane."""
-        return self._references.is_held_remotely(self.shape.lanes[lane].readers)
+    def is_awaited(self, lane: int) -> bool:
+        """True while another process is going to read a lane."""
+        return self._references.is_awaited(self.shape.lanes[lane].readers)
 
     # -- the end of the owner
 
@@ -138,7 +138,7 @@ class Channel(Shared):
         """True where nobody elsewhere can get anything more."""
         with self.lock:
             return all(
-                lane.is_settled or not self.is_read_elsewhere(number)
+                lane.is_settled or not self.is_awaited(number)
                 for number, lane in enumerate(self.lanes)
             )
 

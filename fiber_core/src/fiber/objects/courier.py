@@ -26,10 +26,12 @@ class Courier:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called; nothing where it is closed."""
-        if not self._closed:
-            self._actions.put(action)
+    def submit(self, action: Callable[[], Any]) -> bool:
+        """Have ``action`` called; False where it has ended."""
+        if self._closed:
+            return False
+        self._actions.put(action)
+        return True
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all that was submitted is done; False when ``timeout`` seconds have passed."""
@@ -37,12 +39,15 @@ class Courier:
         self.submit(done.set)
         return self._closed or done.wait(timeout)
 
+    def end(self) -> None:
+        """Have the thread end once all that was submitted is done; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._actions.put(None)
+
     def close(self) -> None:
-        """End the thread once all that was submitted is done; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._actions.put(None)
+        """End the thread once all that was submitted is done, and wait for it; idempotent."""
+        self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(10)
 

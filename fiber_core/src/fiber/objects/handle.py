@@ -11,13 +11,14 @@ from fiber.objects import store
 from fiber.objects.address import Address
 from fiber.objects.ends import Channels
 from fiber.objects.items import Item, Laden
+from fiber.objects.references import ANY, LASTING
 from fiber.transport import codec
 
 _H = TypeVar("_H", bound="Handle")
 
 # tickets by what carries them, and of pickles that nothing of ours carries
 _carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
-_eternal: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+_lasting: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 
 
 class Handle:
@@ -44,7 +45,20 @@ class Handle:
 
     def __reduce__(self) -> Any:
         address = self._channels.address
-        return load, (type(self), address, self._end, ticket_for(self), *self._state())
+        return type(self)._load, (  # noqa: SLF001 - its own
+            address,
+            self._end,
+            self._ticket(),
+            *self._state(),
+        )
+
+    @classmethod
+    def _load(cls: type[_H], address: Address, end: int, ticket: int, *state: Any) -> _H:
+        """The handle of a pickle."""
+        handle = cls.__new__(cls)
+        handle._restore(*state)  # noqa: SLF001 - its own
+        handle._take_hold(store.current().take(address, end, ticket), end)  # noqa: SLF001 - its own
+        return handle
 
     def _state(self) -> tuple[Any, ...]:
         """For subclasses: what :meth:`_restore` gets."""
@@ -53,13 +67,38 @@ class Handle:
     def _restore(self, *state: Any) -> None:
         """For subclasses: take what :meth:`_state` said; before :meth:`_open`."""
 
+    def _ticket(self) -> int:
+        """A ticket for the pickle that is being made.
 
-def load(cls: type[_H], address: Address, end: int, ticket: int, *state: Any) -> _H:
-    """The handle of a pickle."""
-    handle = cls.__new__(cls)
-    handle._restore(*state)  # noqa: SLF001 - a handle is made here and in its class only
-    handle._take_hold(store.current().take(address, end, ticket), end)  # noqa: SLF001 - as above
-    return handle
+        It lasts as long as what carries the pickle: an item of a queue until it is loaded or
+        dropped, a process until each of its processes has loaded it or it has ended, a call of a
+        pool until it is done. A pickle that the user makes may be loaded at any time, so its ticket
+        lasts.
+        """
+        channels, end = self._channels, self._end
+        carrier = codec.carrier()
+        if isinstance(carrier, Parcel):
+            made = carrier.tickets.get(id(self))
+            if made is not None:
+                return made[3]
+            ticket = _issue(channels, end, 1)
+            address = channels.address
+            carrier.tickets[id(self)] = (address.ident, address.urls, address.target, ticket)
+            return ticket
+        if carrier is None:
+            lasting = _lasting.setdefault(channels, {})
+            if end not in lasting:
+                lasting[end] = _issue(channels, end, LASTING)
+            return lasting[end]
+        tickets = _carried.setdefault(carrier, {})
+        key = (id(self), id(channels), end)
+        if key not in tickets:
+            ticket = tickets[key] = _issue(channels, end, getattr(carrier, "processes", ANY))
+            # once: when the carrier says so, or is given up before it ever went
+            void = weakref.finalize(carrier, channels.void, ticket)
+            void.atexit = False
+            carrier.on_release(void)
+        return tickets[key]
 
 
 class Parcel:
@@ -68,39 +107,6 @@ class Parcel:
     def __init__(self) -> None:
         #: by handle, so that a second try at pickling the item makes no second ticket
         self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
-
-
-def ticket_for(handle: Handle) -> int:
-    """A ticket for the pickle that is being made.
-
-    It lasts as long as what carries the pickle: an item of a queue until it is loaded or dropped, a
-    process until each of its processes has loaded it or it has ended, a call of a pool until it is
-    done. A pickle that the user makes may be loaded at any time, so its ticket lasts.
-    """
-    channels, end = handle._channels, handle._end  # noqa: SLF001 - this is how a handle is pickled
-    carrier = codec.carrier()
-    if isinstance(carrier, Parcel):
-        made = carrier.tickets.get(id(handle))
-        if made is not None:
-            return made[3]
-        ticket = _issue(channels, end, 1)
-        address = channels.address
-        carrier.tickets[id(handle)] = (address.ident, address.urls, address.target, ticket)
-        return ticket
-    if carrier is None:
-        lasting = _eternal.setdefault(channels, {})
-        if end not in lasting:
-            lasting[end] = _issue(channels, end, 0)
-        return lasting[end]
-    tickets = _carried.setdefault(carrier, {})
-    key = (id(handle), id(channels), end)
-    if key not in tickets:
-        ticket = tickets[key] = _issue(channels, end, getattr(carrier, "processes", 0))
-        # once: when the carrier says so, or is given up before it ever went
-        void = weakref.finalize(carrier, channels.void, ticket)
-        void.atexit = False
-        carrier.on_release(void)
-    return tickets[key]
 
 
 def _issue(channels: Channels, end: int, uses: int) -> int:

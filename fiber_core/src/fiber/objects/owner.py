@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.objects import protocol
@@ -23,7 +23,7 @@ _NOBODY = 2**64 - 1
 
 
 class Owner:
-    """One owner of objects. A connection that is lost stays lost.
+    """One owner of objects, dialled on first use. A connection that is lost stays lost.
 
     What the owner took back when it lost sight of us may be with others by now, so a new connection
     begins anew, with handles of its own.
@@ -32,23 +32,19 @@ class Owner:
     def __init__(self, store: Store, ident: str, urls: Sequence[str]) -> None:
         self.ident = ident
         self._store = store
-        self._page: Page | None = None
+        self._urls = urls
         self._lock = threading.Lock()
-        self._cause: BaseException | None = None
         self._client: Client | None = None
-        for url in urls:
-            try:
-                self._client = store.client(url)
-                break
-            except TransportError as error:
-                self._cause = error
-        #: does what must not hold up the threads of the user or the handler, in order
-        self.courier = Courier(f"fiber-courier-{ident}")
+        self._failed = False
+        self._cause: BaseException | None = None
+        self._page: Page | None = None
+        # does what must not hold up the threads of the user or the handler, in order
+        self._courier = Courier(f"fiber-courier-{ident}")
 
     @property
     def is_lost(self) -> bool:
-        """True once it is gone."""
-        return self._client is None or self._client.lost
+        """True once it is gone, or could not be reached."""
+        return self._failed or (self._client is not None and self._client.lost)
 
     @property
     def is_near(self) -> bool:
@@ -65,6 +61,8 @@ class Owner:
         error = PeerLostError(msg)
         error.__cause__ = self._cause
         return error
+
+    # -- messages
 
     def call(self, target: int, segments: Sequence[Buffer]) -> Pending:
         """Send what is answered.
@@ -83,9 +81,12 @@ class Owner:
         self._reach().cast(target, segments)
 
     def listen(self, target: int, action: Callable[[Message], None]) -> None:
-        """Have what the owner says about one of its objects told, on the handler thread."""
-        if self._client is not None:
-            self._client.on_cast(target, action)
+        """Have what it says about one of its objects told, on the handler thread.
+
+        Raises:
+            PeerLostError: it is gone.
+        """
+        self._reach().on_cast(target, action)
 
     def forget(self, target: int) -> None:
         """Undo :meth:`listen`."""
@@ -93,16 +94,28 @@ class Owner:
             self._client.forget(target)
 
     def void(self, target: int, ticket: int) -> None:
-        """A pickle of one of its objects is loaded no more."""
+        """A pickle of one of its objects is loaded no more; callable from finalizers."""
+        if self.is_lost:
+            return
         message = protocol.VOID.pack(Op.VOID, ticket)
-        self.courier.submit(functools.partial(self.cast, target, [message]))
+        action = functools.partial(self.cast, target, [message])
+        if not self.soon(action):
+            # retired meanwhile, and there may be no other use for the connection
+            self._store.call_soon(functools.partial(self._store.errand, action))
+
+    def soon(self, action: Callable[[], Any]) -> bool:
+        """Have something done on the courier's thread; False where it has ended."""
+        return self._courier.submit(action)
 
     def sync(self) -> None:
         """Wait until everything sent before has arrived, or it is gone."""
-        try:
-            self.call(_NOBODY, ()).wait()
-        except PeerLostError:
-            return
+        if self._client is not None:
+            try:
+                self.call(_NOBODY, ()).wait()
+            except PeerLostError:
+                return
+
+    # -- progress of readers
 
     def slot(self) -> Slot:
         """Where a reader of one of its lanes notes what it hands out."""
@@ -122,13 +135,38 @@ class Owner:
         page = self._page
         return (b"", b"") if page is None else (page.mark, page.name.encode())
 
-    def close(self) -> None:
-        """End its thread; idempotent."""
-        self.courier.close()
+    # -- the end
+
+    def drain(self) -> None:
+        """Wait until everything for the courier is done."""
+        self._courier.drain()
+
+    def retire(self) -> None:
+        """It is used no more: end the courier, without waiting for it."""
+        self._courier.end()
         if self._page is not None:
             self._page.remove()
 
+    def close(self) -> None:
+        """End the courier and wait for it; idempotent."""
+        self.retire()
+        self._courier.close()
+
     def _reach(self) -> Client:
-        if self._client is None:
-            raise PeerLostError(str(self.lost("object")))
-        return self._client
+        client = self._client
+        if client is None:
+            with self._lock:
+                client = self._client or self._dial()
+        return client
+
+    def _dial(self) -> Client:
+        for url in () if self._failed else self._urls:
+            try:
+                self._client = self._store.client(url)
+            except TransportError as error:
+                self._cause = error
+            else:
+                self._store.watch(self, self._client)
+                return self._client
+        self._failed = True
+        raise self.lost(what="object")

@@ -12,6 +12,10 @@ from collections.abc import Hashable
 
 #: ticket of a holder that needs none
 NO_TICKET = 0
+#: uses of a ticket that lasts until it is let go of
+ANY = 0
+#: uses of a ticket that may be used at any time or never, which nobody waits for
+LASTING = 2**32 - 1
 
 
 class References:
@@ -21,7 +25,7 @@ class References:
         self._ends = range(ends)
         self._local = [0] * ends
         self._peers: defaultdict[int, set[Hashable]] = defaultdict(set)
-        # end and uses left, 0 for any number
+        # end and uses left
         self._tickets: dict[int, tuple[int, int]] = {}
         # tickets used or let go of before they were heard of
         self._early: Counter[int] = Counter()
@@ -43,7 +47,8 @@ class References:
 
     def detach(self, peer: Hashable, end: int) -> None:
         """Another process has no holder any more."""
-        self._peers[end].discard(peer)
+        if end in self._ends:
+            self._peers[end].discard(peer)
 
     def lose(self, peer: Hashable) -> None:
         """Another process is gone."""
@@ -56,8 +61,10 @@ class References:
             self._void.discard(ticket)
             return
         early = self._early.pop(ticket, 0)
-        if not uses or early < uses:
-            self._tickets[ticket] = (end, uses - early if uses else 0)
+        if uses in (ANY, LASTING):
+            self._tickets[ticket] = (end, uses)
+        elif early < uses:
+            self._tickets[ticket] = (end, uses - early)
 
     def use(self, ticket: int) -> None:
         """A pickle has arrived."""
@@ -68,7 +75,7 @@ class References:
             self._early[ticket] += 1
         elif found[1] == 1:
             del self._tickets[ticket]
-        elif found[1]:
+        elif found[1] not in (ANY, LASTING):
             self._tickets[ticket] = (found[0], found[1] - 1)
 
     def void(self, ticket: int) -> None:
@@ -87,6 +94,11 @@ class References:
     def is_held_remotely(self, end: int) -> bool:
         """True while an end has a holder elsewhere or in flight."""
         return bool(self._peers.get(end)) or any(e == end for e, _ in self._tickets.values())
+
+    def is_awaited(self, end: int) -> bool:
+        """True while an end has a holder elsewhere, or one is about to come."""
+        coming = any(e == end and uses != LASTING for e, uses in self._tickets.values())
+        return coming or bool(self._peers.get(end))
 
     def peers(self, end: int) -> set[Hashable]:
         """The other processes that hold an end."""

@@ -39,7 +39,6 @@ class Remote:
         self._attached: set[int] = set()
         self._sources: dict[int, RemoteSource] = {}
         self._sinks: dict[int, RemoteSink] = {}
-        owner.listen(self.target, self.on_word)
 
     @property
     def shape(self) -> Shape:
@@ -95,14 +94,11 @@ class Remote:
             self._holds[end] += 1
             if end in self._attached and ticket == NO_TICKET:
                 return True
-            slot, (mark, page) = -1, (b"", b"")
-            if end not in self._attached:
-                self._attached.add(end)
-                slot, mark, page = self._open(end)
-            head = protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark)
             try:
-                self.cast([head, page])
+                self._owner.listen(self.target, self.on_word)
+                self._attach(end, ticket)
             except PeerLostError as error:
+                self._attach_in_vain(end)
                 self.fail(error)
             return True
 
@@ -120,7 +116,7 @@ class Remote:
 
     def void(self, ticket: int) -> None:
         """A pickle of an end is loaded no more."""
-        self.soon(functools.partial(self.cast, [protocol.VOID.pack(Op.VOID, ticket)]))
+        self._owner.void(self.target, ticket)
 
     # -- for its sides
 
@@ -134,7 +130,7 @@ class Remote:
 
     def soon(self, action: Callable[[], Any]) -> None:
         """Have something done on another thread, in order."""
-        self._owner.courier.submit(action)
+        self._owner.soon(action)
 
     def call_later(self, delay: float, action: Callable[[], Any]) -> None:
         """Have something done in a moment, on the handler thread."""
@@ -188,6 +184,18 @@ class Remote:
             source.give_back()
 
     # -- inside
+
+    def _attach(self, end: int, ticket: int) -> None:
+        slot, (mark, page) = -1, (b"", b"")
+        if end not in self._attached:
+            slot, mark, page = self._open(end)
+            self._attached.add(end)
+        self.cast([protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark), page])
+
+    def _attach_in_vain(self, end: int) -> None:
+        if end not in self._attached:
+            self._open(end)
+            self._attached.add(end)
 
     def _open(self, end: int) -> tuple[int, bytes, bytes]:
         lane = self._shape.lane_written_by(end)

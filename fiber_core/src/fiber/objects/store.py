@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fiber.runtime import Runtime
     from fiber.transport.client import Client
 
+#: seconds after which an owner that is used no more is given up
+_IDLE = 1.0
 # where a peer's state has its pages; targets are not negative
 _PAGES = -1
 
@@ -56,6 +58,8 @@ class Store:
         self._remotes: dict[tuple[str, int], Remote] = {}
         self._owners: dict[str, Owner] = {}
         self._errands: Courier | None = None
+        # the last of them
+        self._errand: Callable[[], Any] | None = None
         self._changed = threading.Event()
         #: True once the process ends
         self.is_closing = False
@@ -150,24 +154,55 @@ class Store:
             key = (address.ident, address.target)
             remote = self._remotes.get(key)
             if remote is None or remote.is_lost:
-                remote = self._remotes[key] = Remote(self, address, self._owner(address))
+                remote = self._remotes[key] = Remote(
+                    self, address, self._owner(address.ident, address.urls)
+                )
             return remote
 
-    def _owner(self, address: Address) -> Owner:
-        owner = self._owners.get(address.ident)
+    def _owner(self, ident: str, urls: tuple[str, ...]) -> Owner:
+        owner = self._owners.get(ident)
         if owner is None or owner.is_lost:
             if owner is not None:
-                self.errand(owner.close)
-            owner = self._owners[address.ident] = Owner(self, address.ident, address.urls)
+                owner.retire()
+            owner = self._owners[ident] = Owner(self, ident, urls)
         return owner
 
     def forget_remote(self, remote: Remote) -> None:
         """An object of another process has no handle here any more."""
         with self._lock:
             key = (remote.address.ident, remote.target)
-            if self._remotes.get(key) is remote:
-                del self._remotes[key]
-                self._owners[remote.address.ident].forget(remote.target)
+            if self._remotes.get(key) is not remote:
+                return
+            del self._remotes[key]
+            owner = self._owners.get(remote.address.ident)
+            if owner is not None:
+                owner.forget(remote.target)
+        if owner is not None:
+            self.call_later(_IDLE, functools.partial(self._retire, owner))
+
+    def watch(self, owner: Owner, client: Client) -> None:
+        """Have the objects of an owner hear of its loss."""
+        client.on_lost(functools.partial(self._owner_lost, owner))
+
+    def _retire(self, owner: Owner) -> None:
+        """Give up an owner that is used no more."""
+        with self._lock:
+            used = any(ident == owner.ident for ident, _ in self._remotes)
+            if used or self._owners.get(owner.ident) is not owner:
+                return
+            del self._owners[owner.ident]
+        owner.retire()
+
+    def _owner_lost(self, owner: Owner) -> None:
+        with self._lock:
+            if self._owners.get(owner.ident) is not owner:
+                return
+            del self._owners[owner.ident]
+            keys = [key for key in self._remotes if key[0] == owner.ident]
+            lost = [self._remotes.pop(key) for key in keys]
+        for remote in lost:
+            remote.fail(owner.lost(remote.shape.name))
+        owner.retire()
 
     def void_all(self, tickets: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
         """References in an item that nobody will load."""
@@ -181,8 +216,9 @@ class Store:
 
     def _void_elsewhere(self, ident: str, urls: tuple[str, ...], target: int, ticket: int) -> None:
         with self._lock:
-            owner = self._owner(Address(ident, urls, target, Kind.QUEUE))
+            owner = self._owner(ident, urls)
         owner.void(target, ticket)
+        self.call_later(_IDLE, functools.partial(self._retire, owner))
 
     def errand(self, action: Callable[[], Any]) -> None:
         """Have something done that may take long."""
@@ -190,6 +226,15 @@ class Store:
             if self._errands is None:
                 self._errands = Courier("fiber-errands")
             self._errands.submit(action)
+            self._errand = action
+        self.call_later(_IDLE, functools.partial(self._rest, action))
+
+    def _rest(self, last: Callable[[], Any]) -> None:
+        """End the thread for errands where there was none after ``last``."""
+        with self._lock:
+            if self._errands is not None and self._errand is last:
+                self._errands.end()
+                self._errands = self._errand = None
 
     # -- the end
 
@@ -206,7 +251,7 @@ class Store:
             remote.flush()
             remote.give_back()
         for owner in list(self._owners.values()):
-            owner.courier.drain()
+            owner.drain()
             owner.sync()
         self.is_closing = True
         self._linger()

@@ -1,0 +1,397 @@
+"""Queues between processes as users see them."""
+
+from __future__ import annotations
+
+import collections
+import os
+import queue
+import signal
+import threading
+import time
+
+import pytest
+
+import fiber
+import soak
+from fiber.exceptions import ForkedError, PeerLostError
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def finish(*children):
+    for child in children:
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+# what children do
+
+
+def echo(inbox, outbox):
+    while (value := inbox.get()) is not None:
+        outbox.put(value)
+
+
+def put_range(into, name, count):
+    for number in range(count):
+        into.put((name, number))
+
+
+def get_all(source, results):
+    got = []
+    while (item := source.get()) is not None:
+        got.append(item)
+    results.put(got)
+
+
+def get_one(source, results):
+    results.put(source.get())
+
+
+def get_in(source, results):
+    results.put("ready")
+    try:
+        results.put(source.get())
+    except EOFError as error:
+        results.put(str(error))
+
+
+def make_queue(results, go):
+    made = fiber.Queue()
+    made.put("from the child")
+    results.put(made)
+    go.get()
+
+
+def put_into_inner(outer):
+    outer.get().put("through the inner one")
+
+
+def record(source, path):
+    """Note each item the moment it is handed out, so that a kill cannot hide it."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while True:
+        os.write(fd, b"%d\n" % source.get())
+
+
+def square_into(task):
+    number, results = task
+    results.put(number * number)
+
+
+def put_and_end(into, count, size):
+    for _ in range(count):
+        into.put(bytes(size))
+
+
+@pytest.fixture
+def channels():
+    """A queue to children and one from them."""
+    with fiber.SimpleQueue() as inbox, fiber.SimpleQueue() as outbox:
+        yield inbox, outbox
+
+
+# -- in one process
+
+
+def test_first_in_first_out():
+    one = fiber.Queue()
+    for value in (1, None, "three"):
+        one.put(value)
+
+    assert [one.get(), one.get(), one.get()] == [1, None, "three"]
+    assert one.empty()
+
+
+def test_what_is_put_may_be_changed_afterwards():
+    one, value = fiber.Queue(), [1, 2]
+    one.put(value)
+    value.append(3)
+
+    assert one.get() == [1, 2]
+
+
+def test_what_cannot_be_pickled_is_an_error_at_once():
+    one = fiber.Queue()
+
+    with pytest.raises(TypeError, match="pickle"):
+        one.put(threading.Lock())
+    assert one.empty()
+
+
+def test_the_stdlibs_exceptions():
+    one = fiber.Queue(1)
+    with pytest.raises(queue.Empty):
+        one.get_nowait()
+    with pytest.raises(queue.Empty):
+        one.get(timeout=0.01)
+    with pytest.raises(queue.Empty):
+        one.get(timeout=-1)
+    one.put_nowait(1)
+    assert one.full()
+    with pytest.raises(queue.Full):
+        one.put_nowait(2)
+    with pytest.raises(queue.Full):
+        one.put(2, timeout=0.01)
+    assert one.qsize() == 1
+
+
+@pytest.mark.parametrize("maxsize", [0, -1])
+def test_no_maxsize_is_no_limit(maxsize):
+    one = fiber.Queue(maxsize)
+    for number in range(100):
+        one.put_nowait(number)
+
+    assert not one.full()
+    assert one.qsize() == 100
+
+
+def test_a_closed_queue_says_so():
+    one = fiber.Queue()
+    one.close()
+    one.close()
+
+    with pytest.raises(ValueError, match="is closed"):
+        one.put(1)
+    with pytest.raises(ValueError, match="is closed"):
+        one.get()
+    one.join_thread()
+    simple = fiber.SimpleQueue()
+    simple.close()
+    with pytest.raises(ValueError, match="is closed"):
+        simple.put(1)
+
+
+def test_join_thread_comes_after_close():
+    with pytest.raises(AssertionError, match="not closed"):
+        fiber.Queue().join_thread()
+
+
+def test_threads_share_a_queue():
+    one, count = fiber.Queue(), 200
+    got: list[int] = []
+
+    def read():
+        while (value := one.get()) is not None:
+            got.append(value)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
+        one.put(number)
+    for _ in threads:
+        one.put(None)
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert sorted(got) == list(range(count))
+
+
+# -- between processes
+
+
+@pytest.mark.parametrize("size", [0, 2**20 - 1, 2**20 + 1, 5 * 2**20, 64 * 2**20])
+def test_values_of_any_size_make_the_way_there_and_back(channels, size):
+    inbox, outbox = channels
+    child = start(echo, inbox, outbox)
+    value = os.urandom(1024) * (size // 1024) + bytes(size % 1024)
+    inbox.put(value)
+
+    assert outbox.get() == value
+    inbox.put(None)
+    finish(child)
+
+
+def test_arrays_arrive_as_arrays_that_can_be_written(channels):
+    numpy = pytest.importorskip("numpy")
+    inbox, outbox = channels
+    child = start(echo, inbox, outbox)
+    inbox.put(numpy.arange(100_000))
+    array = outbox.get()
+    array += 1
+
+    assert array[0] == 1
+    inbox.put(None)
+    finish(child)
+
+
+def test_functions_without_a_home_are_sent_by_value(channels):
+    inbox, outbox = channels
+    child = start(echo, inbox, outbox)
+    inbox.put(lambda x: x + 1)
+
+    assert outbox.get()(1) == 2
+    inbox.put(None)
+    finish(child)
+
+
+def test_what_a_process_put_last_arrives_although_it_ends_at_once():
+    one = fiber.Queue()
+    child = start(put_and_end, one, 20, 2**20)
+    finish(child)
+
+    assert [len(one.get(timeout=PATIENCE)) for _ in range(20)] == [2**20] * 20
+
+
+def test_three_writers_and_three_readers_lose_and_double_nothing():
+    one, results, count = fiber.Queue(), fiber.Queue(), 2000
+    readers = [start(get_all, one, results) for _ in range(3)]
+    writers = [start(put_range, one, name, count) for name in range(3)]
+    finish(*writers)
+    for _ in readers:
+        one.put(None)
+    got = [results.get(timeout=PATIENCE) for _ in readers]
+    finish(*readers)
+
+    assert collections.Counter(item for part in got for item in part) == {
+        (name, number): 1 for name in range(3) for number in range(count)
+    }
+    for part in got:
+        for name in range(3):
+            mine = [number for writer, number in part if writer == name]
+            assert mine == sorted(mine)
+
+
+def test_maxsize_holds_writers_elsewhere_back():
+    one = fiber.Queue(2)
+    child = start(put_range, one, "child", 20)
+    got = []
+    for _ in range(20):
+        got.append(one.get(timeout=PATIENCE)[1])
+        assert one.qsize() <= 2
+    finish(child)
+
+    assert got == list(range(20))
+
+
+def test_a_reader_that_is_killed_takes_nothing_with_it():
+    one, results = fiber.Queue(), fiber.Queue()
+    child = start(get_in, one, results)
+    assert results.get(timeout=PATIENCE) == "ready"
+    for number in range(10):
+        one.put(number)
+    assert results.get(timeout=PATIENCE) == 0
+    child.join(PATIENCE)
+
+    assert [one.get(timeout=PATIENCE) for _ in range(9)] == list(range(1, 10))
+
+
+@pytest.mark.timeout(600)
+def test_killed_readers_lose_and_double_nothing(tmp_path):
+    kills = 0
+    for current in soak.rounds("killed readers of a queue", 50, least=2):
+        one, count, readers = fiber.Queue(), 6000, 3
+        folder = tmp_path / str(current.seed)
+        folder.mkdir()
+        names = iter(range(1000))
+        running = [start(record, one, folder / str(next(names))) for _ in range(readers)]
+        for number in range(count):
+            one.put(number)
+            if number % 1500 == 1499:
+                victim = running.pop(0)
+                os.kill(victim.pid, signal.SIGKILL)
+                victim.join(PATIENCE)
+                kills += 1
+                running.append(start(record, one, folder / str(next(names))))
+        deadline = time.monotonic() + PATIENCE
+        while not one.empty():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for child in running:
+            os.kill(child.pid, signal.SIGKILL)
+            child.join(PATIENCE)
+        got = collections.Counter(
+            int(line) for path in folder.iterdir() for line in path.read_text().split()
+        )
+        rest = []
+        while not one.empty():
+            rest.append(one.get(timeout=PATIENCE))
+        got.update(rest)
+        lost = set(range(count)) - set(got)
+        current.note(kills=kills, lost=len(lost), left=len(rest))
+
+        assert [item for item, times in got.items() if times > 1] == []
+        # one that was handed out and not noted yet when its reader was killed
+        assert len(lost) <= 4 + readers
+
+
+# -- queues that travel
+
+
+def test_a_queue_travels_through_a_queue():
+    outer, inner = fiber.Queue(), fiber.Queue()
+    child = start(put_into_inner, outer)
+    outer.put(inner)
+
+    assert inner.get(timeout=PATIENCE) == "through the inner one"
+    finish(child)
+
+
+def test_a_queue_travels_in_a_pools_initializer_and_arguments():
+    results = fiber.Queue()
+    with fiber.Pool(2) as pool:
+        pool.map(square_into, [(number, results) for number in range(10)])
+
+        assert sorted(results.get(timeout=PATIENCE) for _ in range(10)) == [
+            number * number for number in range(10)
+        ]
+
+
+def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
+    results, go = fiber.Queue(), fiber.Queue()
+    child = start(make_queue, results, go)
+    made = results.get(timeout=PATIENCE)
+    assert made.get(timeout=PATIENCE) == "from the child"
+    go.put(True)
+    finish(child)
+
+    with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
+        made.get(timeout=PATIENCE)
+
+
+def test_a_killed_owner_is_named_to_those_who_wait():
+    results, go = fiber.Queue(), fiber.Queue()
+    child = start(make_queue, results, go)
+    made = results.get(timeout=PATIENCE)
+    made.get(timeout=PATIENCE)
+    reader = start(get_in, made, results)
+    assert results.get(timeout=PATIENCE) == "ready"
+    pid = child.pid
+    os.kill(pid, signal.SIGKILL)
+
+    assert f": {pid} on " in results.get(timeout=PATIENCE)
+    finish(reader)
+
+
+def test_a_child_that_never_looks_at_its_queue_does_no_harm():
+    one = fiber.Queue()
+    finish(start(os.getpid and len, [one]))
+    one.put(1)
+
+    assert one.get() == 1
+
+
+def test_a_users_own_fork_is_told_that_it_cannot_use_one():
+    one = fiber.Queue()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            one.put(1)
+        except ForkedError:
+            os.write(write, b"told")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+
+    assert os.read(read, 10) == b"told"
+    os.close(read)
