@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
     workers: int = 2
     #: seconds that the overhead row's tasks take in all, on ideal workers
     overhead: float = 1.0
-    noops: int = 20_000
+    noops: int = 50_000
     applies: int = 2_000
     payload: int = 8_000_000
     payloads: int = 16
