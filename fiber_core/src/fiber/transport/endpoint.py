@@ -165,7 +165,7 @@ class Endpoint:
         self._proof_timeout = proof_timeout
         self._services: dict[int, Service] = {}
         self._peers: dict[int, Peer] = {}
-        self._complaints: set[str] = set()
+        self._complaints: set[object] = set()
         self._closed = False
         self._lock = threading.Lock()
         #: what peers dial, one URL for each :meth:`listen`
@@ -296,15 +296,16 @@ class Endpoint:
             self._reject(peer, HandshakeError("a peer did not prove who it is in time"))
 
     def _complain(self, peer: Peer, error: Exception) -> None:
-        # once for each kind of complaint: a stranger must not fill our log
-        text = str(error)
-        if len(self._complaints) >= _COMPLAINTS or text in self._complaints:
+        # once for each thing that can be wrong: no stranger may fill our log
+        text = str(error) or repr(error)
+        what = text if peer.refused else _origin(error)
+        if len(self._complaints) >= _COMPLAINTS or what in self._complaints:
             log.debug("fiber: closed %r: %s", peer, text)
             return
-        self._complaints.add(text)
+        self._complaints.add(what)
         # what is no fault of the peer's frames is told with its traceback
         trace = None if isinstance(error, (WireError, HandshakeError)) else error
-        log.warning("fiber: closed %r: %s", peer, text or repr(error), exc_info=trace)
+        log.warning("fiber: closed %r: %s", peer, text, exc_info=trace)
 
     def _lost(self, pipe: int) -> None:
         # what it sent before its end counts; nng may still hold that
@@ -322,3 +323,11 @@ class Endpoint:
                 log.exception(
                     "fiber: a service failed at the loss of %r; the others hear of it", peer
                 )
+
+
+def _origin(error: Exception) -> object:
+    """Where an error was raised, which is the same for all that are alike but for their values."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(error) if trace is None else (trace.tb_frame.f_code, trace.tb_lineno)
