@@ -1,7 +1,7 @@
 """How often a fault test repeats: the full count by ``tox -e soak``, about a fiftieth in CI.
 
 A soak run is seeded and resumable: each finished round is a line of JSON in the file that
-``FIBER_SOAK_LOG`` names, and a round that is there already is not run again.
+``SOAK_LOG`` names, and a round that is there already is not run again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PART = 50
 
 
 def is_full() -> bool:
-    """True where the full counts are asked for (``FIBER_SOAK=1``)."""
-    return os.environ.get("FIBER_SOAK", "") not in ("", "0")
+    """True where the full counts are asked for (``SOAK=1``)."""
+    return os.environ.get("SOAK", "") not in ("", "0")
 
 
 def count(full: int, *, least: int = 1) -> int:
     """How often to repeat what the full run repeats ``full`` times; both are printed."""
     now = full if is_full() else max(least, full // PART)
-    print(f"\n{now} of {full} (FIBER_SOAK=1 for all)")
+    print(f"\n{now} of {full} (SOAK=1 for all)")
     return now
 
 
@@ -46,7 +46,7 @@ class Round:
 
 def rounds(name: str, full: int, *, least: int = 1) -> Iterator[Round]:
     """The rounds of a test that are still to be run, each with its seed."""
-    log = os.environ.get("FIBER_SOAK_LOG")
+    log = os.environ.get("SOAK_LOG")
     done = _done(Path(log), name) if log and is_full() else set()
     for seed in range(count(full, least=least)):
         if seed in done:
