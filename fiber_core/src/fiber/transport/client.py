@@ -106,6 +106,7 @@ class Client:
         self._lock = threading.Lock()
         self._casts: dict[int, Callable[[Message], None]] = {}
         self._on_lost: Callable[[], None] | None = None
+        self._ended = False
         self._closed = False
         self._link = Link(url, credentials, hello, max_frame=max_frame)
         for fd in (self._link.fd, self._link.end_fd):
@@ -126,12 +127,12 @@ class Client:
         self._casts[target] = action
 
     def on_lost(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called when the connection ends, on the thread that notes it."""
-        self._on_lost = action
-        if self.lost:
-            # it may have ended before
-            self._on_lost = None
-            action()
+        """Have ``action`` called once when the connection ends, on the thread that notes it."""
+        with self._lock:
+            if not self._ended:
+                self._on_lost = action
+                return
+        action()
 
     def forget(self, target: int) -> None:
         """Undo :meth:`on_cast`."""
@@ -203,11 +204,12 @@ class Client:
     def _fail(self, text: str, cause: TransportError | None) -> None:
         with self._lock:
             pending, self._pending = list(self._pending.values()), {}
+            action, self._on_lost = self._on_lost, None
+            self._ended = True
         for one in pending:
             # one for each: a raised exception belongs to the thread that raises it
             error = PeerLostError(text)
             error.__cause__ = cause
             one.settle(None, error)
-        action, self._on_lost = self._on_lost, None
         if action is not None:
             action()

@@ -1,0 +1,392 @@
+"""Calls to another process: each gets its own answer, or learns why there is none."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import traceback
+
+import pytest
+
+from fiber.exceptions import HandshakeError, PeerLostError, TransportError
+from fiber.transport import codec, wire
+from fiber.transport.client import Client
+from fiber.transport.identity import Credentials
+from fiber.transport.reactor import Reactor
+from fiber.transport.wire import Kind
+from transport_world import PATIENCE, Mailbox, hello, until
+
+
+class CustomError(Exception):
+    """One that only its user knows."""
+
+
+class Answers:
+    """Does with a call what its body says."""
+
+    def on_message(self, peer, message):
+        what, *rest = codec.loads(message.body)
+        if what == "echo":
+            peer.send(Kind.REPLY, message.target, message.id, codec.dumps(rest))
+        elif what == "raise":
+            try:
+                raise CustomError(*rest)
+            except CustomError as error:
+                body = codec.dumps(codec.with_traceback(error))
+            peer.send(Kind.ERROR, message.target, message.id, body)
+        elif what == "nobody":
+            peer.send(Kind.ERROR, message.target, message.id)
+        elif what == "cast":
+            peer.send(Kind.CAST, rest[0], 0, [rest[1]])
+        elif what == "twice":
+            for _ in range(2):
+                peer.send(Kind.REPLY, message.target, message.id, codec.dumps(rest))
+
+    def on_peer_lost(self, peer):
+        """It keeps nothing."""
+
+
+@pytest.fixture
+def reactor():
+    reactor = Reactor("test-client")
+    yield reactor
+    reactor.stop()
+
+
+@pytest.fixture
+def connect(reactor):
+    opened = []
+
+    def connect(listening, ident="client"):
+        listening.endpoint.serve(1, Answers())
+        options = {"max_frame": listening.endpoint.max_frame}
+        opened.append(
+            Client(listening.url, listening.credentials, hello(ident), reactor, **options)
+        )
+        return opened[-1]
+
+    yield connect
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def client(connect, listening):
+    return connect(listening)
+
+
+def ask(client, *what):
+    return client.call(1, codec.dumps(what))
+
+
+def answer(pending):
+    assert pending.wait(PATIENCE)
+    return codec.loads(pending.result())
+
+
+class TestCalls:
+    def test_an_answer_comes_to_who_asked(self, client):
+        assert answer(ask(client, "echo", 1, "two")) == [1, "two"]
+
+    def test_twenty_threads_get_their_own_answers(self, client):
+        wrong = []
+
+        def call(name):
+            for number in range(50):
+                got = answer(ask(client, "echo", name, number))
+                wrong.extend([got] if got != [name, number] else [])
+
+        threads = [threading.Thread(target=call, args=(name,)) for name in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in threads)
+        assert not wrong
+        assert not client._pending
+
+    def test_many_may_be_open_at_once(self, client):
+        pending = [ask(client, "echo", number) for number in range(500)]
+        assert [answer(one) for one in pending] == [[number] for number in range(500)]
+
+    def test_a_large_answer_arrives(self, client):
+        body = b"x" * (10 * 2**20)
+        assert answer(ask(client, "echo", body)) == [body]
+
+    def test_it_knows_who_answers(self, client):
+        assert client.peer == hello("listener")
+        assert not client.lost
+
+    def test_an_answer_that_is_not_there_yet_is_no_answer(self, client, listening):
+        with listening.held():
+            pending = ask(client, "echo", 1)
+            assert not pending.done
+            assert not pending.wait(0.01)
+            with pytest.raises(TransportError, match=r"not here yet; wait\(\) for it first"):
+                pending.result()
+        assert answer(pending) == [1]
+        assert answer(pending) == [1]
+
+    def test_a_second_answer_is_passed_over(self, client):
+        assert answer(ask(client, "twice", 1)) == [1]
+        assert answer(ask(client, "echo", 2)) == [2]
+
+    def test_an_answer_to_nobody_is_passed_over(self, client, listening):
+        listening.peer("client").send(Kind.REPLY, 1, 12345, [b"?"])
+        assert answer(ask(client, "echo", 2)) == [2]
+
+    def test_large_calls_both_ways_between_two_processes_never_wait_for_each_other(
+        self, listen, reactor
+    ):
+        """Each is the other's client and listener; the handler of neither may wait."""
+        first, second = (listen(max_frame=4096) for _ in range(2))
+        ways = []
+        for here, there in ((first, second), (second, first)):
+            there.endpoint.serve(1, Answers())
+            ways.append(
+                Client(there.url, there.credentials, hello("x"), here.reactor, max_frame=4096)
+            )
+        body = b"x" * 50_000
+        answers = []
+
+        def call(client):
+            pending = [ask(client, "echo", body) for _ in range(20)]
+            answers.extend(answer(one) == [body] for one in pending)
+
+        threads = [threading.Thread(target=call, args=(way,)) for way in ways for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        for way in ways:
+            way.close()
+        assert answers == [True] * 160
+
+
+class TestErrors:
+    def test_an_error_is_raised_with_its_remote_traceback(self, client):
+        pending = ask(client, "raise", "as meant", 7)
+        assert pending.wait(PATIENCE)
+        with pytest.raises(CustomError) as caught:
+            pending.result()
+        assert caught.value.args == ("as meant", 7)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "RemoteTraceback" in shown
+        assert "in on_message" in shown
+        assert "raise CustomError(*rest)" in shown
+
+    def test_an_error_without_a_body_is_an_object_that_is_no_more(self, client, listening):
+        for pending in (ask(client, "nobody"), client.call(99, [b"x"])):
+            assert pending.wait(PATIENCE)
+            with pytest.raises(
+                PeerLostError,
+                match=re.escape(f"the object asked for no longer exists in {listening.url}"),
+            ):
+                pending.result()
+        assert not client.lost
+
+    def test_an_answer_that_cannot_be_unpickled_is_the_callers_error(self, client, listening):
+        listening.endpoint.serve(2, Garbled())
+        pending = client.call(2, [b"x"])
+        assert pending.wait(PATIENCE)
+        with pytest.raises(Exception, match="object body"):
+            pending.result()
+        assert answer(ask(client, "echo", 1)) == [1]
+
+
+class Garbled:
+    def on_message(self, peer, message):
+        peer.send(Kind.ERROR, message.target, message.id, [b"\xff" * 30])
+
+    def on_peer_lost(self, peer):
+        """It keeps nothing."""
+
+
+class TestFollowUps:
+    def test_an_action_runs_once_when_the_answer_is_here(self, client, listening):
+        got = []
+        done = threading.Event()
+        with listening.held():
+            pending = ask(client, "echo", 1)
+            pending.then(lambda p: (got.append(codec.loads(p.result())), done.set()))
+            assert not got
+        assert done.wait(PATIENCE)
+        assert got == [[1]]
+
+    def test_or_at_once_when_it_is_here_already(self, client):
+        got = []
+        pending = ask(client, "echo", 1)
+        assert pending.wait(PATIENCE)
+        pending.then(got.append)
+        assert got == [pending]
+
+    def test_never_twice_however_it_meets_the_answer(self, client):
+        counts = []
+        for _ in range(300):
+            count = []
+            pending = ask(client, "echo", 1)
+            pending.then(count.append)
+            assert pending.wait(PATIENCE)
+            counts.append(count)
+        until(lambda: all(counts))
+        assert all(len(count) == 1 for count in counts)
+
+    def test_one_that_raises_keeps_no_other_call_from_its_answer(self, client, listening, caplog):
+        with caplog.at_level(logging.ERROR, "fiber"), listening.held():
+            first, second = ask(client, "echo", 1), ask(client, "echo", 2)
+            first.then(lambda _: 1 / 0)
+        assert answer(second) == [2]
+        assert "ZeroDivisionError" in caplog.text
+
+    def test_nor_from_the_news_of_the_end(self, connect, listen):
+        listening = listen()
+        client = connect(listening)
+        with listening.held():
+            first, second = ask(client, "echo", 1), ask(client, "echo", 2)
+            first.then(lambda _: 1 / 0)
+            client.close()
+        assert second.wait(PATIENCE)
+        with pytest.raises(PeerLostError):
+            second.result()
+
+
+class TestCasts:
+    def test_they_come_to_who_waits_for_them(self, client):
+        mailbox = Mailbox()
+        client.on_cast(7, lambda message: mailbox.messages.put((None, message)))
+        for number in range(3):
+            ask(client, "cast", 7, str(number).encode())
+        assert [bytes(mailbox.next()[1].body) for _ in range(3)] == [b"0", b"1", b"2"]
+
+    def test_one_for_nobody_is_passed_over(self, client):
+        ask(client, "cast", 8, b"x")
+        assert answer(ask(client, "echo", 1)) == [1]
+
+    def test_one_that_is_sent_is_not_answered(self, client, listening):
+        mailbox = Mailbox()
+        listening.endpoint.serve(2, mailbox)
+        client.cast(2, [b"hello"])
+        _, message = mailbox.next()
+        assert (message.kind, bytes(message.body)) == (Kind.CAST, b"hello")
+
+    def test_a_handler_that_fails_stops_nothing(self, client, caplog):
+        client.on_cast(7, lambda _: 1 / 0)
+        ask(client, "cast", 7, b"x")
+        assert answer(ask(client, "echo", 1)) == [1]
+        until(lambda: "ZeroDivisionError" in caplog.text)
+
+
+class TestTheEnd:
+    def test_open_calls_hear_of_it(self, connect, listening):
+        client = connect(listening)
+        with listening.held():
+            pending = [ask(client, "echo", number) for number in range(5)]
+            listening.endpoint._socket.close()
+            errors = []
+            for one in pending:
+                assert one.wait(PATIENCE)
+                with pytest.raises(PeerLostError) as caught:
+                    one.result()
+                errors.append(caught.value)
+        assert str(errors[0]) == f"the connection to {listening.url} is gone"
+        # threads that raise the same exception would write each other's tracebacks
+        assert len({id(error) for error in errors}) == 5
+        assert client.lost
+
+    def test_later_calls_hear_of_it_at_once(self, connect, listening):
+        client = connect(listening)
+        listening.endpoint.close()
+        until(lambda: client.lost)
+        for _ in range(2):
+            with pytest.raises(PeerLostError):
+                ask(client, "echo", 1)
+        with pytest.raises(PeerLostError):
+            client.cast(1, [b"x"])
+
+    def test_calls_and_the_end_at_the_same_time_leave_nobody_waiting(self, connect, listen):
+        for _ in range(10):
+            listening = listen()
+            client = connect(listening)
+            ends, begun = [], threading.Event()
+
+            def call(client=client, ends=ends, begun=begun):
+                try:
+                    while True:
+                        pending = ask(client, "echo", 1)
+                        begun.set()
+                        assert pending.wait(PATIENCE)
+                        pending.result()
+                except PeerLostError as error:
+                    ends.append(error)
+
+            threads = [threading.Thread(target=call) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            assert begun.wait(PATIENCE)
+            listening.endpoint.close()
+            for thread in threads:
+                thread.join(PATIENCE)
+            assert len(ends) == 4
+
+    def test_closing_ends_open_calls(self, client, listening):
+        with listening.held():
+            pending = ask(client, "echo", 1)
+            client.close()
+            client.close()
+        assert pending.wait(PATIENCE)
+        with pytest.raises(
+            PeerLostError, match=re.escape(f"the connection to {listening.url} was closed")
+        ):
+            pending.result()
+
+    def test_it_may_be_closed_by_what_follows_a_call(self, client):
+        closed = threading.Event()
+        ask(client, "echo", 1).then(lambda _: (client.close(), closed.set()))
+        assert closed.wait(PATIENCE)
+        with pytest.raises(PeerLostError):
+            ask(client, "echo", 2)
+
+    def test_who_wants_to_hear_of_it_hears_once(self, connect, listen):
+        for _ in range(20):
+            listening = listen()
+            client = connect(listening)
+            told = []
+            ender = threading.Thread(target=listening.endpoint.close)
+            ender.start()
+            client.on_lost(lambda told=told: told.append("lost"))
+            ender.join()
+            until(lambda told=told: told)
+            client.close()
+            assert told == ["lost"]
+            client.on_lost(lambda told=told: told.append("late"))
+            assert told == ["lost", "late"]
+
+    def test_nonsense_from_the_other_side_ends_it(self, client, listening):
+        peer = listening.peer("client")
+        with listening.held():
+            pending = ask(client, "echo", 1)
+            listening.endpoint.transmit(peer._pipe, b"nonsense" * 8, [])
+            assert pending.wait(PATIENCE)
+        with pytest.raises(PeerLostError, match="frame begins with") as caught:
+            pending.result()
+        assert isinstance(caught.value.__cause__, TransportError)
+        until(lambda: client.lost)
+        with pytest.raises(PeerLostError):
+            ask(client, "echo", 2)
+
+    def test_a_refused_handshake_leaves_the_handler_thread_in_peace(self, listen, reactor, caplog):
+        listening = listen()
+        for _ in range(3):
+            with pytest.raises(HandshakeError):
+                Client(listening.url, Credentials.new(), hello("x"), reactor)
+        done = threading.Event()
+        reactor.call_soon(done.set)
+        assert done.wait(PATIENCE)
+        assert "handler failed" not in caplog.text
+
+    def test_its_frames_are_no_larger_than_asked_for(self, connect, listen):
+        listening = listen(max_frame=4096)
+        client = connect(listening)
+        assert answer(ask(client, "echo", b"x" * 100_000)) == [b"x" * 100_000]
+        assert client._link._max_frame == 4096 != wire.MAX_FRAME
