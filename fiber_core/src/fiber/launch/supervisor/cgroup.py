@@ -22,7 +22,7 @@ _LEAST_QUOTA = 1_000
 _PREFIX = "fiber-"
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Confinement:
     """The groups of one job."""
 

@@ -27,7 +27,8 @@ class Channel:
         loop: tells when it can be read or written.
         descriptors: owner of the socket.
         on_message: called with the channel and each message.
-        on_end: called once when the peer has closed its end or spoken nonsense, with the reason.
+        on_end: called once when the peer has closed its end, with "", or spoken nonsense,
+            with what is wrong.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class Channel:
             data = os.read(self._descriptor, _READ)
         except BlockingIOError:
             return
-        except OSError as error:
-            self._end(str(error))
+        except OSError:
+            self._end("")
             return
         if not data:
             self._end("")
@@ -111,8 +112,8 @@ class Channel:
                 written = os.write(self._descriptor, frame)
             except BlockingIOError:
                 break
-            except OSError as error:
-                self._end(str(error))
+            except OSError:
+                self._end("")
                 return
             if written == len(frame):
                 self._outgoing.popleft()

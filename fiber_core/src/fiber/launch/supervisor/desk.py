@@ -15,7 +15,8 @@ from fiber.launch.supervisor.devices import DeviceQueue
 from fiber.launch.supervisor.environment import environment
 from fiber.launch.supervisor.jobs import JobEntry, JobTable
 from fiber.launch.supervisor.preload import preload
-from fiber.launch.supervisor.runner import JobRunner, Launch
+from fiber.launch.supervisor.runner import JobRunner
+from fiber.launch.supervisor.running import Launch
 from fiber.model import Allocation
 
 __all__ = ["Desk"]
@@ -181,7 +182,7 @@ class Desk:
         statuses = {
             job.id: self._table.status(job.id)
             for job in self._table.owned_by(channel.owner)
-            if message.job_ids is None or job.id in message.job_ids
+            if not job.refused and (message.job_ids is None or job.id in message.job_ids)
         }
         channel.send(messages.Done(number=message.number, statuses=statuses))
 

@@ -28,7 +28,9 @@ class JobEntry:
     processes: list[ProcessStatus]
     #: why it waits, while nothing of it was started
     waiting: str = ""
-    #: True once somebody asked for its end: its deaths by these signals are no surprise
+    #: True where it could not be started: it ends unheard
+    refused: bool = False
+    #: signals that were sent to it: its end by one of them is no surprise
     asked: set[int] = attrs.field(factory=set)
 
     @property

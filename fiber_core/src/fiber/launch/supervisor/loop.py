@@ -71,17 +71,24 @@ class Loop:
                     callback = callbacks[bit]
                     if callback is not None:
                         callback()
-        now = self._clock()
-        while self._timers and self._timers[0][0] <= now:
-            due = heapq.heappop(self._timers)[2].callback
-            if due is not None:
-                due()
+        for timer in self._due():
+            # asked for now: one that ran before it may have cancelled it
+            callback = timer.callback
+            if callback is not None:
+                callback()
 
     def close(self) -> None:
         """Release the selector; watched descriptors stay open."""
         self._selector.close()
         self._watched.clear()
         self._timers.clear()
+
+    def _due(self) -> list[Timer]:
+        now = self._clock()
+        due = []
+        while self._timers and self._timers[0][0] <= now:
+            due.append(heapq.heappop(self._timers)[2])
+        return due
 
     def _patience(self) -> float | None:
         while self._timers and self._timers[0][2].callback is None:

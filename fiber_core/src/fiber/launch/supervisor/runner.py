@@ -5,28 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-
-import attrs
 
 from fiber.launch.supervisor import reaper
 from fiber.launch.supervisor.cgroup import Confinement, Confiner
 from fiber.launch.supervisor.child import ChildPlan
 from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.devices import Grant
 from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber.launch.supervisor.journal import Journal
-from fiber.launch.supervisor.loop import Loop, Timer
+from fiber.launch.supervisor.loop import Loop
 from fiber.launch.supervisor.messages import SupervisorOptions
 from fiber.launch.supervisor.output import LineTail
 from fiber.launch.supervisor.relay import LogFile, Relay
+from fiber.launch.supervisor.running import Launch, RunningJob, RunningProcess
 from fiber.launch.supervisor.sink import Sink
-from fiber.launch.supervisor.spawn import Spawned, forks_entries, spawn
+from fiber.launch.supervisor.spawn import forks_entries, spawn
 from fiber.launch.supervisor.verdict import ended_early, judge, not_started
-from fiber.model import JobSpec
 
-__all__ = ["JobRunner", "Launch"]
+__all__ = ["JobRunner"]
 
 _REPORT = 1 << 12
 _MB = 1 << 20
@@ -34,50 +31,6 @@ _MB = 1 << 20
 #: many there are
 _REMOVAL = 0.05
 _REMOVALS = 100
-
-
-@attrs.frozen(kw_only=True)
-class Launch:
-    """A job that is to be started."""
-
-    #: its id
-    job_id: str
-    #: what was asked for
-    spec: JobSpec
-    #: the whole environment of its processes
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    #: their working directory
-    cwd: str
-    #: who asked
-    owner: Owner
-    #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
-    answer: Callable[[str, tuple[str, ...]], None]
-    #: granted devices
-    grants: tuple[Grant, ...] = ()
-    #: True where it was accepted before, to wait: what fails then is its end, and no refusal
-    accepted: bool = False
-
-
-@attrs.define(kw_only=True)
-class _Process:
-    index: int
-    spawned: Spawned
-    tail: LineTail
-    relays: list[Relay]
-    reporting: bool = True
-    failure: str = ""
-
-
-@attrs.define(kw_only=True)
-class _Running:
-    launch: Launch
-    log: LogFile
-    processes: dict[int, _Process] = attrs.field(factory=dict)
-    answered: bool = False
-    refused: str = ""
-    deadline: Timer | None = None
-    confinement: Confinement | None = None
-    warnings: tuple[str, ...] = ()
 
 
 class JobRunner:
@@ -126,8 +79,9 @@ class JobRunner:
         self._on_process_end = on_process_end
         self._on_job_end = on_job_end
         self._on_notice = on_notice
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningJob] = {}
         self._relays: set[Relay] = set()
+        self._removing: set[Confinement] = set()
         self._pid = os.getpid()
         self._confiner = Confiner()
 
@@ -147,7 +101,7 @@ class JobRunner:
             self._on_notice,
         )
         confinement, warnings = self._confiner.confine(launch.job_id, spec.resources)
-        running = _Running(
+        running = RunningJob(
             launch=launch,
             log=log,
             confinement=confinement,
@@ -169,7 +123,7 @@ class JobRunner:
         if entry is not None or launch.accepted:
             self._answer(running)
 
-    def _fork(self, running: _Running, index: int, entry: str | None) -> None:
+    def _fork(self, running: RunningJob, index: int, entry: str | None) -> None:
         launch = running.launch
 
         def plan(*, stdout: int, stderr: int, report: int, channel: int | None) -> ChildPlan:
@@ -194,7 +148,7 @@ class JobRunner:
 
         spawned = spawn(plan, self._descriptors, channel=entry is not None)
         tail = LineTail(self._options.tail)
-        process = _Process(index=index, spawned=spawned, tail=tail, relays=[])
+        process = RunningProcess(index=index, spawned=spawned, tail=tail, relays=[])
         running.processes[index] = process
         for which, descriptor in enumerate((spawned.stdout, spawned.stderr)):
             relay = Relay(
@@ -214,7 +168,7 @@ class JobRunner:
         if spawned.channel is not None:
             self._on_channel((launch.job_id, index), spawned.channel)
 
-    def _on_report(self, running: _Running, process: _Process) -> None:
+    def _on_report(self, running: RunningJob, process: RunningProcess) -> None:
         if not process.reporting:
             return
         try:
@@ -225,14 +179,15 @@ class JobRunner:
         process.failure = words.decode("utf-8", "replace")
         self._loop.forget(process.spawned.report)
         self._descriptors.close(process.spawned.report)
-        if running.answered or running.refused:
+        entry = self._table.get(running.launch.job_id)
+        if running.answered or entry is None or entry.refused:
             return
         if process.failure:
             self._refuse(running, process.failure)
         elif not any(p.reporting for p in running.processes.values()):
             self._answer(running)
 
-    def _answer(self, running: _Running) -> None:
+    def _answer(self, running: RunningJob) -> None:
         running.answered = True
         if running.launch.accepted:
             for warning in running.warnings:
@@ -243,7 +198,7 @@ class JobRunner:
         if entry is not None:
             self._on_changed(entry)
 
-    def _give_up(self, running: _Running, words: str) -> None:
+    def _give_up(self, running: RunningJob, words: str) -> None:
         if not running.launch.accepted:
             self._refuse(running, words)
             return
@@ -253,12 +208,12 @@ class JobRunner:
         if not entry.pids:
             self._close(running, entry)
 
-    def _refuse(self, running: _Running, words: str) -> None:
-        running.refused = words
+    def _refuse(self, running: RunningJob, words: str) -> None:
         running.launch.answer(words, ())
         entry = self._table.get(running.launch.job_id)
         if entry is None:
             return
+        entry.refused = True
         self.kill(entry)
         if not entry.pids:
             self._close(running, entry)
@@ -354,13 +309,13 @@ class JobRunner:
         )
         self._on_process_end((entry.id, index))
         status = self._table.status(entry.id)
-        if not running.refused:
+        if not entry.refused:
             self._journal.ended(entry.id, status.processes[index])
             self._on_changed(entry)
         if status.state.is_terminal:
             self._close(running, entry)
 
-    def _close(self, running: _Running, entry: JobEntry) -> None:
+    def _close(self, running: RunningJob, entry: JobEntry) -> None:
         if running.deadline is not None:
             running.deadline.cancel()
         for process in running.processes.values():
@@ -376,7 +331,10 @@ class JobRunner:
 
     def _remove(self, confinement: Confinement, attempts: int) -> None:
         # there is no event for the last member's end: the kernel offers one for version 2 only
-        if not confinement.remove() and attempts:
+        if confinement.remove() or not attempts:
+            self._removing.discard(confinement)
+        else:
+            self._removing.add(confinement)
             self._loop.call_later(_REMOVAL, lambda: self._remove(confinement, attempts - 1))
 
     def _forget(self, job_id: str) -> None:
@@ -390,8 +348,10 @@ class JobRunner:
         for relay in tuple(self._relays):
             relay.resume()
 
-    def close_output(self) -> None:
-        """Stop reading what processes write."""
+    def close(self) -> None:
+        """Let go of what outlasts its job, once all processes have ended."""
+        for confinement in self._removing:
+            confinement.remove()
         for relay in tuple(self._relays):
             with contextlib.suppress(OSError):
                 relay.close()

@@ -263,7 +263,7 @@ class Server:
             return
         self._finished = True
         orphans.end()
-        self._runner.close_output()
+        self._runner.close()
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
         if self._remove and not _is_kept(self._options.run_directory):

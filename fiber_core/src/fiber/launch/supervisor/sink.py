@@ -59,8 +59,8 @@ class Sink:
             self._gone = True
             return
         if stat.S_ISSOCK(mode):
-            # left open on purpose: the number belongs to the process, not to this object
-            self._socket = socket.socket(fileno=descriptor)
+            self._target = descriptors.own(os.dup(descriptor))
+            self._socket = socket.socket(fileno=self._target)
         elif sys.platform == "linux" and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class Sink:
             self._push()
 
     def detach(self) -> None:
-        """In a forked child: leave the descriptor alone from now on."""
+        """Leave the descriptors to their owner, in a forked child or at the end."""
         if self._socket is not None:
             self._socket.detach()
 

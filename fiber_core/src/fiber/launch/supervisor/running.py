@@ -1,0 +1,78 @@
+"""What a supervisor holds of a job from its launch to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from fiber.launch.supervisor.cgroup import Confinement
+from fiber.launch.supervisor.devices import Grant
+from fiber.launch.supervisor.jobs import Owner
+from fiber.launch.supervisor.loop import Timer
+from fiber.launch.supervisor.output import LineTail
+from fiber.launch.supervisor.relay import LogFile, Relay
+from fiber.launch.supervisor.spawn import Spawned
+from fiber.model import JobSpec
+
+__all__ = ["Launch", "RunningJob", "RunningProcess"]
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """A job that is to be started."""
+
+    #: its id
+    job_id: str
+    #: what was asked for
+    spec: JobSpec
+    #: the whole environment of its processes
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    #: their working directory
+    cwd: str
+    #: who asked
+    owner: Owner
+    #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
+    answer: Callable[[str, tuple[str, ...]], None]
+    #: granted devices
+    grants: tuple[Grant, ...] = ()
+    #: True where it was accepted before, to wait: what fails then is its end, and no refusal
+    accepted: bool = False
+
+
+@attrs.define(kw_only=True)
+class RunningProcess:
+    """A process that was forked."""
+
+    #: position within its job
+    index: int
+    #: its id and our ends of its pipes
+    spawned: Spawned
+    #: the last lines it wrote
+    tail: LineTail
+    #: readers of its output
+    relays: list[Relay]
+    #: True until it runs what was asked for, or has said why it does not
+    reporting: bool = True
+    #: what kept it from running
+    failure: str = ""
+
+
+@attrs.define(kw_only=True)
+class RunningJob:
+    """A job of which something was started."""
+
+    #: what was asked for
+    launch: Launch
+    #: where its output is kept
+    log: LogFile
+    #: its processes by index, as far as they were forked
+    processes: dict[int, RunningProcess] = attrs.field(factory=dict)
+    #: True once its submitter was told that it runs
+    answered: bool = False
+    #: the timer that kills it
+    deadline: Timer | None = None
+    #: its control groups
+    confinement: Confinement | None = None
+    #: limits that are not enforced
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,231 @@
+"""Limits by control groups: on real ones where they can be had, and on made-up folders."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import require
+from fiber.launch.cgroups import Group
+from fiber.launch.supervisor.cgroup import Confinement, Confiner
+from fiber.model import Reason, ReasonKind, ResourceRequest
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def limits():
+    """Skips where this system lets us make no control groups."""
+    confinement, warnings = Confiner().confine("test", ResourceRequest(cpu=1, memory=64))
+    if confinement is not None:
+        assert confinement.remove()
+    require.need("cgroups", "; ".join(warnings))
+
+
+def test_a_job_that_takes_too_much_memory_is_killed_with_proof(limits, supervised):
+    status = supervised.run("allocate", resources=ResourceRequest(memory=128))
+
+    assert status.reason == Reason(ReasonKind.OOM)
+    assert status.exit_code == -signal.SIGKILL
+    assert status.message.startswith("out of memory: its limit is 128 MB, its peak was ")
+
+
+def test_one_process_of_many_runs_out_of_memory_and_the_others_do_not(limits, supervised):
+    accepted = supervised.ready("wait", processes=2, resources=ResourceRequest(memory=128))
+    os.kill(accepted.pids[0], signal.SIGKILL)
+    status = supervised.until(accepted, lambda s: s.processes[0].state.is_terminal)
+
+    assert status.processes[0].reason == Reason(ReasonKind.SIGNAL, signal.SIGKILL)
+    supervised.client.kill(accepted.job_id)
+    assert supervised.end(accepted).processes[1].reason == Reason(ReasonKind.SIGNAL, 9)
+
+
+def test_a_job_within_its_limits_is_left_alone(limits, supervised):
+    request = ResourceRequest(memory=512, cpu=1)
+
+    assert supervised.run("exit_with", b"\3", resources=request).exit_code == 3
+
+
+def test_a_job_gets_the_cpu_time_it_asked_for(limits, supervised):
+    accepted = supervised.submit("burn", resources=ResourceRequest(cpu=0.25))
+
+    supervised.end(accepted)
+    # half of that on a busy machine; without a limit it is near one on an idle one
+    assert float(supervised.log(accepted)) < 0.5
+
+
+def test_groups_are_gone_with_their_jobs(limits, supervised):
+    request = ResourceRequest(memory=256, cpu=1)
+    for _ in range(3):
+        supervised.run("exit_with", b"\0", resources=request)
+    supervised.run("with_stranger", resources=request)
+
+    supervised.client.close()
+
+    roots = Path("/sys/fs/cgroup")
+    assert list(roots.rglob(f"fiber-{supervised.process.pid}-*")) == []
+
+
+def test_members_that_left_their_session_end_with_the_job(limits, supervised):
+    from supervised import until_gone
+
+    accepted = supervised.submit("with_stranger", resources=ResourceRequest(memory=256))
+
+    supervised.end(accepted)
+    until_gone(int(supervised.lines(accepted, 1)[0]))
+
+
+# -- on made-up folders -------------------------------------------------------------------------
+
+
+class Kernel:
+    """Makes the files that the kernel makes in a new group."""
+
+    def __init__(self, root, version, controllers="memory cpu"):
+        self.root = root
+        self.version = version
+        folder = root / "user" / "app"
+        folder.mkdir(parents=True)
+        for each in (root, root / "user", folder):
+            (each / "cgroup.subtree_control").write_text(controllers if version == 2 else "")
+        self.group = Group(version, root, folder)
+
+    def populate(self, folder):
+        if self.version == 2:
+            files = ("memory.max", "memory.swap.max", "cpu.max", "cgroup.procs")
+        else:
+            files = ("memory.limit_in_bytes", "cpu.cfs_period_us", "cpu.cfs_quota_us")
+        for name in files:
+            (folder / name).touch()
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    def make(version, **more):
+        kernel = Kernel(tmp_path, version, **more)
+        mkdir, rmdir = Path.mkdir, Path.rmdir
+
+        def make_group(folder, *arguments, **options):
+            mkdir(folder, *arguments, **options)
+            kernel.populate(folder)
+
+        def remove_group(folder):
+            for file in folder.iterdir():
+                file.unlink()
+            rmdir(folder)
+
+        monkeypatch.setattr(Path, "mkdir", make_group)
+        monkeypatch.setattr(Path, "rmdir", remove_group)
+        return kernel
+
+    return make
+
+
+def confiner(kernel, attach=lambda file: True):
+    return Confiner(lambda controller: [kernel.group], attach)
+
+
+def test_version_one_is_told_below_our_own_group(kernel):
+    made = kernel(1)
+    request = ResourceRequest(memory=100, cpu=1.5)
+
+    confinement, warnings = confiner(made).confine("job", request)
+
+    assert warnings == ()
+    folder = made.group.folder / f"fiber-{os.getpid()}-job"
+    assert set(confinement.folders.values()) == {folder}
+    assert (folder / "memory.limit_in_bytes").read_text() == str(100 * MB)
+    assert (folder / "cpu.cfs_quota_us").read_text() == "150000"
+    assert (folder / "cpu.cfs_period_us").read_text() == "100000"
+
+
+def test_version_two_is_told_where_sub_groups_have_the_controllers(kernel):
+    made = kernel(2)
+
+    confinement, warnings = confiner(made).confine("job", ResourceRequest(memory=100, cpu=0.001))
+
+    assert warnings == ()
+    folder = confinement.folders["memory"]
+    assert folder.parent == made.group.folder
+    assert (folder / "memory.max").read_text() == str(100 * MB)
+    assert (folder / "memory.swap.max").read_text() == "0"
+    # the kernel's smallest
+    assert (folder / "cpu.max").read_text() == "1000 100000"
+    assert confinement.files == (str(folder / "cgroup.procs"),)
+
+
+def test_it_looks_upwards_for_a_group_that_can_be_joined(kernel):
+    made = kernel(2)
+
+    confinement, _ = confiner(made, lambda file: file.parent.parent == made.root / "user").confine(
+        "job", ResourceRequest(memory=1)
+    )
+
+    assert confinement.folders["memory"].parent == made.root / "user"
+
+
+def test_what_cannot_be_limited_is_said_once(kernel):
+    made = kernel(2)
+    nowhere = confiner(made, lambda file: False)
+
+    first = nowhere.confine("a", ResourceRequest(memory=64, cpu=2))
+    second = nowhere.confine("b", ResourceRequest(memory=64, cpu=2))
+
+    assert first == (
+        None,
+        (
+            "the memory limit of 64 MB is not enforced: no control group can be written here",
+            "the limit of 2 CPUs is not enforced: no control group can be written here",
+        ),
+    )
+    assert second == (None, ())
+    assert not list(made.root.rglob("fiber-*"))
+
+
+def test_a_job_that_asks_for_nothing_gets_no_group(kernel):
+    assert confiner(kernel(2)).confine("a", ResourceRequest()) == (None, ())
+
+
+def test_groups_that_dead_supervisors_left_are_removed(kernel):
+    made = kernel(2)
+    left = made.group.folder / "fiber-4194305-job"
+    left.mkdir()
+    own = made.group.folder / f"fiber-{os.getppid()}-job"
+    own.mkdir()
+
+    confiner(made).confine("a", ResourceRequest(memory=1))
+
+    assert not left.exists()
+    assert own.exists()
+
+
+def test_kills_for_memory_are_counted_one_by_one(tmp_path):
+    events = tmp_path / "memory.events"
+    confinement = Confinement({"memory": tmp_path})
+    events.write_text("low 0\noom 3\noom_kill 0\n")
+    assert not confinement.ran_out_of_memory()
+
+    events.write_text("low 0\noom 3\noom_kill 2\n")
+
+    assert [confinement.ran_out_of_memory() for _ in range(3)] == [True, True, False]
+
+
+def test_kills_are_counted_in_version_one_too(tmp_path):
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+
+    assert Confinement({"memory": tmp_path}).ran_out_of_memory()
+
+
+def test_a_cpu_group_proves_nothing_about_memory(tmp_path):
+    assert not Confinement({"cpu": tmp_path}).ran_out_of_memory()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
+def test_the_limits_of_this_system_are_found_or_said_to_be_missing():
+    confinement, warnings = Confiner().confine("probe", ResourceRequest(memory=64, cpu=1))
+
+    assert (confinement is None) == (len(warnings) == 2)
+    if confinement is not None:
+        assert confinement.remove()

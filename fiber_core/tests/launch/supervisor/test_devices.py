@@ -1,0 +1,142 @@
+"""Devices are granted in the order in which they were asked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber.exceptions import ResourceError
+from fiber.launch.supervisor.devices import DeviceQueue
+from fiber.model import Device
+
+
+def devices(kind, count):
+    return [Device(kind=kind, id=f"{kind}{i}", index=i) for i in range(count)]
+
+
+@pytest.fixture
+def queue():
+    queue = DeviceQueue()
+    queue.offer([*devices("gpu", 2), *devices("tpu", 1)], {"gpu": b"G", "tpu": b"T"})
+    return queue
+
+
+def ids(allocation):
+    return [device.id for device in allocation.devices]
+
+
+def test_free_devices_are_granted_at_once(queue):
+    assert ids(queue.ask("a", {"gpu": 1})) == ["gpu0"]
+    assert ids(queue.ask("b", {"gpu": 1, "tpu": 1})) == ["gpu1", "tpu0"]
+    assert queue.free() == {"gpu": 0, "tpu": 0}
+
+
+def test_kinds_that_were_never_offered_are_named(queue):
+    assert queue.unknown({"gpu": 1, "fpga": 1, "npu": 2}) == ["fpga", "npu"]
+
+
+def test_more_than_there_are_is_an_error_at_once(queue):
+    queue.ask("a", {"gpu": 2})
+
+    with pytest.raises(ResourceError, match="asks for 3 .* has 2"):
+        queue.ask("b", {"gpu": 3})
+    assert queue.release("b") == []
+
+
+def test_a_job_waits_for_a_release(queue):
+    queue.ask("a", {"gpu": 2})
+    assert queue.ask("b", {"gpu": 1}) is None
+    assert queue.reason("b") == "waits for 1 gpu, free now: 0 gpu"
+
+    (granted,) = queue.release("a")
+
+    assert (granted.job_id, ids(granted)) == ("b", ["gpu0"])
+
+
+def test_one_release_can_serve_many(queue):
+    queue.ask("a", {"gpu": 2})
+    queue.ask("b", {"gpu": 1})
+    queue.ask("c", {"gpu": 1})
+
+    assert [a.job_id for a in queue.release("a")] == ["b", "c"]
+
+
+def test_a_small_job_does_not_overtake_a_big_one(queue):
+    queue.ask("a", {"gpu": 1})
+    assert queue.ask("big", {"gpu": 2}) is None
+    assert queue.ask("small", {"gpu": 1}) is None
+    assert queue.reason("small").endswith("; 1 jobs wait before it")
+
+    assert [a.job_id for a in queue.release("a")] == ["big"]
+    assert [a.job_id for a in queue.release("big")] == ["small"]
+
+
+def test_a_job_that_wants_something_else_goes_ahead(queue):
+    queue.ask("a", {"gpu": 2})
+    queue.ask("b", {"gpu": 1})
+
+    assert ids(queue.ask("c", {"tpu": 1})) == ["tpu0"]
+
+
+def test_one_that_gives_up_lets_others_pass(queue):
+    queue.ask("a", {"gpu": 1})
+    queue.ask("big", {"gpu": 2})
+    queue.ask("small", {"gpu": 1})
+
+    assert [a.job_id for a in queue.release("big")] == ["small"]
+
+
+def test_grants_name_the_provider_of_each_kind(queue):
+    allocation = queue.ask("a", {"gpu": 2, "tpu": 1})
+
+    assert queue.grants(allocation) == (
+        (b"G", allocation.of_kind("gpu")),
+        (b"T", allocation.of_kind("tpu")),
+    )
+
+
+def test_a_kind_is_learnt_once_and_others_later(queue):
+    held = queue.ask("a", {"gpu": 1})
+    queue.offer([*devices("gpu", 8), *devices("fpga", 1)], {"gpu": b"other", "fpga": b"F"})
+
+    assert queue.free() == {"gpu": 1, "tpu": 1, "fpga": 1}
+    assert queue.grants(held)[0][0] == b"G"
+
+
+def test_a_kind_without_devices_is_known(queue):
+    queue.offer([], {"npu": b"N"})
+
+    assert queue.unknown({"npu": 1}) == []
+    with pytest.raises(ResourceError, match="has 0"):
+        queue.ask("a", {"npu": 1})
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3), st.integers(0, 2)), max_size=60))
+def test_no_device_is_ever_held_twice_and_all_come_back(steps):
+    queue = DeviceQueue()
+    queue.offer([*devices("a", 3), *devices("b", 2)], {"a": b"", "b": b""})
+    held, waiting = {}, set()
+
+    def release(job):
+        held.pop(job, None)
+        waiting.discard(job)
+        for allocation in queue.release(job):
+            assert allocation.job_id in waiting
+            waiting.remove(allocation.job_id)
+            held[allocation.job_id] = set(ids(allocation))
+
+    for job, first, second in steps:
+        if job in held or job in waiting:
+            release(job)
+            continue
+        counts = {k: n for k, n in (("a", first), ("b", second)) if n}
+        allocation = queue.ask(job, counts)
+        if allocation is None:
+            waiting.add(job)
+        else:
+            held[job] = set(ids(allocation))
+        taken = [device for mine in held.values() for device in mine]
+        assert len(taken) == len(set(taken))
+    for job in [*held, *waiting]:
+        release(job)
+    assert queue.free() == {"a": 3, "b": 2}
+    assert not waiting

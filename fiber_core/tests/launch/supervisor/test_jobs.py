@@ -1,0 +1,158 @@
+"""The job table: what happens to processes becomes the status of their job."""
+
+import pytest
+
+from fiber.launch.supervisor.jobs import JobTable, combine
+from fiber.launch.supervisor.verdict import ended_early, judge
+from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
+
+
+@pytest.fixture
+def table():
+    return JobTable("here")
+
+
+def test_a_job_is_pending_until_a_process_is_started(table):
+    table.add("a", owner=None, processes=2)
+    assert table.status("a").state is JobState.PENDING
+
+    table.started("a", 0, 100)
+
+    status = table.status("a")
+    assert (status.state, status.host) == (JobState.RUNNING, "here")
+    assert [p.pid for p in status.processes] == [100, None]
+
+
+def test_a_job_that_waits_says_why(table):
+    table.add("a", owner=None, processes=1, waiting="waits for a device")
+
+    status = table.status("a")
+    assert (status.state, status.message) == (JobState.PENDING, "waits for a device")
+    assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
+
+    table.started("a", 0, 100)
+    assert table.status("a").message == ""
+
+
+def test_a_process_that_ends_is_told_with_all_that_is_known(table):
+    table.add("a", owner=None, processes=1)
+    table.started("a", 0, 100)
+
+    entry = table.ended(100, judge(7 << 8), log_tail=["last"], peak_memory=5)
+
+    assert entry is not None and entry.id == "a"
+    status = table.status("a")
+    assert (status.state, status.exit_code) == (JobState.FAILED, 7)
+    assert status.processes[0] == ProcessStatus(
+        index=0,
+        state=JobState.FAILED,
+        pid=100,
+        reason=Reason(ReasonKind.EXIT, 7),
+        exit_code=7,
+        message="ended with exit code 7",
+        log_tail=("last",),
+        peak_memory=5,
+    )
+
+
+def test_stopping_and_going_on_are_news_once(table):
+    table.add("a", owner=None, processes=1)
+    table.started("a", 0, 100)
+
+    assert table.stopped(100, 19) is not None
+    assert table.stopped(100, 19) is None
+    status = table.status("a")
+    assert (status.state, status.reason) == (JobState.SUSPENDED, Reason(ReasonKind.SIGNAL, 19))
+    assert "SIGSTOP" in status.message
+
+    assert table.continued(100) is not None
+    assert table.continued(100) is None
+    assert table.status("a").state is JobState.RUNNING
+    assert table.status("a").reason is None
+
+
+def test_nothing_follows_the_end(table):
+    table.add("a", owner=None, processes=1)
+    table.started("a", 0, 100)
+    table.ended(100, judge(0))
+
+    assert table.stopped(100, 19) is None
+    assert table.ended(100, judge(9)) is None
+    assert table.status("a").state is JobState.SUCCEEDED
+
+
+def test_strangers_are_nobodys(table):
+    assert table.find(4711) is None
+    assert table.ended(4711, judge(0)) is None
+    assert table.get("nobody") is None
+
+
+def test_a_process_is_found_by_its_id_until_it_ends(table):
+    table.add("a", owner=None, processes=2)
+    table.started("a", 1, 100)
+
+    entry, index = table.find(100)
+    assert (entry.id, index) == ("a", 1)
+    assert entry.pids == (100,)
+    table.ended(100, judge(0))
+    assert table.find(100) is None
+    assert entry.pids == ()
+
+
+def test_jobs_belong_to_whoever_submitted_them(table):
+    table.add("a", owner=None, processes=1)
+    table.add("b", owner=("a", 0), processes=1)
+    table.add("c", owner=("a", 0), processes=1)
+
+    assert [job.id for job in table.owned_by(("a", 0))] == ["b", "c"]
+    assert [job.id for job in table.owned_by(None)] == ["a"]
+    assert len(table) == 3
+
+
+def test_what_was_not_started_never_will_be(table):
+    table.add("a", owner=None, processes=2, waiting="waits")
+    table.started("a", 0, 100)
+
+    table.abandoned("a", ended_early(9))
+
+    first, second = table.status("a").processes
+    assert first.state is JobState.RUNNING
+    assert (second.state, second.exit_code) == (JobState.FAILED, -9)
+
+
+def test_a_forgotten_job_leaves_nothing(table):
+    table.add("a", owner=None, processes=1)
+    table.started("a", 0, 100)
+    table.forget("a")
+
+    assert "a" not in table
+    assert table.find(100) is None
+    assert list(table) == []
+
+
+def process(index, state, code=None):
+    reason = None if code is None else Reason(ReasonKind.EXIT, code)
+    return ProcessStatus(index=index, state=state, exit_code=code, reason=reason)
+
+
+def test_a_job_fails_with_any_of_its_processes_and_has_the_first_ones_code():
+    status = combine(
+        [
+            process(0, JobState.SUCCEEDED, 0),
+            process(1, JobState.FAILED, 5),
+            process(2, JobState.FAILED, 6),
+        ],
+        host=None,
+    )
+
+    assert status.state is JobState.FAILED
+    assert status.reason == Reason(ReasonKind.EXIT, 5)
+    assert status.exit_code == 0
+
+
+def test_a_job_is_suspended_when_all_that_live_are():
+    stopped, running = process(0, JobState.SUSPENDED), process(1, JobState.RUNNING)
+    ended = process(2, JobState.SUCCEEDED, 0)
+
+    assert combine([stopped, running], host=None).state is JobState.RUNNING
+    assert combine([stopped, ended], host=None).state is JobState.SUSPENDED

@@ -1,0 +1,59 @@
+"""What becomes of jobs whose supervisor is lost."""
+
+import os
+import signal
+
+from fiber.launch.supervisor import loss
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+ENDED = ProcessStatus(index=0, state=JobState.SUCCEEDED, exit_code=0, pid=1)
+
+
+def test_what_lived_is_lost_and_what_had_ended_stays():
+    running = ProcessStatus(index=1, state=JobState.RUNNING, pid=2)
+    status = loss.lost(JobStatus(state=JobState.RUNNING, processes=(ENDED, running)), "gone")
+
+    assert status.state is JobState.FAILED
+    assert (status.reason, status.message) == (Reason(ReasonKind.NODE_LOST), "gone")
+    assert status.processes[0] == ENDED
+    assert status.processes[1].exit_code == -signal.SIGKILL
+    assert status.processes[1].reason == Reason(ReasonKind.NODE_LOST)
+
+
+def test_it_counts_as_no_attempt():
+    status = loss.lost(loss.accepted([1]), "gone")
+
+    assert status.reason is not None
+    assert not status.reason.counts_as_attempt
+
+
+def test_a_job_without_processes_is_lost_too():
+    status = loss.lost(loss.accepted([]), "gone")
+
+    assert (status.state, status.exit_code) == (JobState.FAILED, -signal.SIGKILL)
+
+
+def test_groups_of_living_processes_are_killed():
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.fork()
+        os.write(writer, b"x")
+        signal.alarm(20)
+        while True:
+            signal.pause()
+    os.close(writer)
+    assert os.read(reader, 1) == b"x"
+
+    loss.kill(loss.accepted([pid]))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    # the grandchild held the pipe as well
+    while os.read(reader, 1):
+        pass
+    os.close(reader)
+
+
+def test_processes_that_have_ended_are_not_signalled():
+    loss.kill(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))

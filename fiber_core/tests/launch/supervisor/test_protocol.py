@@ -1,0 +1,142 @@
+"""Frames: values of Fiber's own go through whole, in any pieces; nothing else does."""
+
+import pickle
+import signal
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber.exceptions import WireError
+from fiber.launch.supervisor import messages, protocol
+from fiber.model import (
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+)
+
+SPEC = JobSpec(
+    run_id="0badcafe",
+    name="näme",
+    argv=("a", "b c"),
+    env={"A": "\udcff"},
+    unset_env=frozenset({"B"}),
+    private=b"\x00secret",
+    resources=ResourceRequest(cpu=0.5, devices={"gpu": 1}),
+)
+STATUS = JobStatus(
+    state=JobState.FAILED,
+    reason=Reason(ReasonKind.EXIT, 7),
+    processes=(ProcessStatus(index=0, state=JobState.FAILED, log_tail=("a",)),),
+)
+MESSAGES = [
+    messages.Submit(number=1, spec=SPEC, environ={"A": "b"}, cwd="/"),
+    messages.StatusChanged(job_id="a", status=STATUS),
+    messages.Refused(number=2, why=messages.Why.DEVICES, words="gpu"),
+    messages.Done(number=3, statuses={"a": STATUS}, words={"m": "w"}),
+    messages.Ping(),
+    messages.Leaving(),
+]
+
+
+def decoded(data):
+    decoder = protocol.Decoder()
+    decoder.feed(data)
+    return list(decoder.messages())
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_a_message_comes_out_as_it_went_in(message):
+    assert decoded(protocol.encode(message)) == [message]
+
+
+@given(st.lists(st.integers(1, 200), max_size=40))
+def test_pieces_of_any_size_make_the_same_messages(sizes):
+    data = b"".join(map(protocol.encode, MESSAGES))
+    decoder = protocol.Decoder()
+    found = []
+    for size in [*sizes, len(data)]:
+        decoder.feed(data[:size])
+        data = data[size:]
+        found += decoder.messages()
+
+    assert found == MESSAGES
+    assert decoder.pending == 0
+
+
+def test_an_incomplete_frame_is_pending():
+    data = protocol.encode(messages.Ping())
+    decoder = protocol.Decoder()
+    decoder.feed(data[:-1])
+
+    assert list(decoder.messages()) == []
+    assert decoder.pending == len(data) - 1
+
+
+def test_a_value_of_somebody_elses_is_refused_where_it_is_sent():
+    message = messages.Signal(number=1, job_id="a", index=0, signum=signal.SIGKILL)
+
+    with pytest.raises(WireError, match=r"Signal .* cannot be pickled: .*SIGKILL.* no plain value"):
+        protocol.encode(message)
+
+
+def test_what_cannot_be_pickled_is_told_to_its_sender():
+    spec = attrs.evolve(SPEC, labels={"a": lambda: None})
+
+    with pytest.raises(WireError, match="cannot be pickled"):
+        protocol.encode(messages.Submit(number=1, spec=spec, environ={}, cwd="/"))
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("never",))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pickle.dumps(Evil()),
+        pickle.dumps(print),
+        pickle.dumps(pytest.fail),
+        # a function of a module of ours is no value either
+        b"cfiber.launch.supervisor.protocol\nencode\n.",
+        b"cfiber.launch.supervisor.main\nos.system\n.",
+        b"cbuiltins\ngetattr\n(cfiber.model.job\nJob\nV__init__\ntR.",
+        b"not a pickle",
+        b"",
+    ],
+)
+def test_nothing_but_values_of_ours_is_made_of_a_frame(payload, capsys):
+    with pytest.raises(WireError, match="cannot be read"):
+        decoded(protocol.HEADER.pack(len(payload)) + payload)
+    assert capsys.readouterr().out == ""
+
+
+def test_members_of_enums_are_read_as_every_python_writes_them():
+    payload = b"cbuiltins\ngetattr\n(cfiber.model.job\nJobState\nVFAILED\ntR."
+
+    assert decoded(protocol.HEADER.pack(len(payload)) + payload) == [JobState.FAILED]
+
+
+def test_a_frame_of_impossible_length_is_an_error_at_once():
+    with pytest.raises(WireError, match="announces"):
+        decoded(protocol.HEADER.pack(protocol.MAX_FRAME + 1))
+
+
+def test_a_message_that_is_too_large_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_FRAME", 100)
+
+    with pytest.raises(WireError, match=r"Submit of \d+ bytes .* queue or a pipe"):
+        protocol.encode(MESSAGES[0])
+
+
+def test_secrets_are_in_no_repr():
+    text = repr(MESSAGES[0])
+
+    assert "secret" not in text
+    assert "environ" not in text

@@ -1,0 +1,277 @@
+"""A supervisor's life: it ends with its master, its work or on request, and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import layout
+from fiber.launch.supervisor.journal import read_journal
+from fiber.model import JobState, Reason, ReasonKind
+from supervised import is_alive, until_gone
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+MASTER = """
+import os, sys, time
+sys.path[:0] = {path!r}
+from pathlib import Path
+from supervised import Supervised
+
+if __name__ == "__main__":
+    supervised = Supervised(Path(sys.argv[1]), remove_directory=True)
+    {before}
+    jobs = [supervised.ready("wait", processes=2), supervised.submit("with_grandchild")]
+    nested = supervised.submit("submit_another", b"wait")
+    grandchild = supervised.lines(jobs[1], 1)[0]
+    other = supervised.lines(nested, 1)[0].split()[1]
+    pids = [pid for job in [*jobs, nested] for pid in job.pids]
+    def say(*words):
+        os.write(int(sys.argv[2]), " ".join(map(str, words)).encode() + b"\\n")
+
+    say(supervised.process.pid, *pids, grandchild, other)
+    {after}
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def master(tmp_path):
+    """Starts a program that has a supervisor; returns it with the processes of its run."""
+    programs = []
+
+    def start(before="", after=""):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        script = tmp_path / "master.py"
+        path = [str(layout.ROOT / "tests" / "support")]
+        script.write_text(MASTER.format(path=path, before=before, after=after))
+        reader, writer = os.pipe()
+        program = subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(writer)],
+            stdout=subprocess.DEVNULL,
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        program.said = os.fdopen(reader)
+        programs.append(program)
+        pids = [int(word) for word in program.said.readline().split()]
+        assert len(pids) == 7, "the master did not come up"
+        return program, pids, folder
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.wait()
+        program.said.close()
+
+
+def test_the_masters_death_ends_everything_and_leaves_nothing(master):
+    program, pids, folder = master()
+    assert all(map(is_alive, pids))
+
+    program.kill()
+
+    until_gone(*pids)
+    assert not folder.exists()
+
+
+def test_the_masters_death_is_seen_though_a_fork_of_it_holds_its_channel(master):
+    program, pids, folder = master(after="say(os.fork() or time.sleep(60))")
+    helper = int(program.said.readline())
+
+    program.kill()
+
+    until_gone(*pids)
+    assert not folder.exists()
+    assert is_alive(helper)
+    os.kill(helper, signal.SIGKILL)
+
+
+def test_the_end_of_the_channel_is_no_proof_of_the_masters_death(master):
+    # a program that executes another keeps its number, and closes the channel
+    after = "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)'])"
+    program, pids, folder = master(after=after)
+    deadline = time.monotonic() + 20
+    while b"time.sleep(60)" not in Path(f"/proc/{program.pid}/cmdline").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    assert all(map(is_alive, pids))
+    program.kill()
+
+    until_gone(*pids)
+    assert not folder.exists()
+
+
+def test_a_stopped_master_is_not_dead(master):
+    program, pids, _ = master()
+    program.send_signal(signal.SIGSTOP)
+    os.waitpid(program.pid, os.WUNTRACED)
+
+    # nothing tells that nothing happens: a moment longer than any lease of its client's
+    time.sleep(0.3)
+
+    assert all(map(is_alive, pids))
+    program.send_signal(signal.SIGCONT)
+    program.kill()
+    until_gone(*pids)
+
+
+def test_a_directory_with_detached_jobs_is_kept(master):
+    program, pids, folder = master()
+    (folder / "run.json").write_text('{"detached": true}')
+
+    program.kill()
+
+    until_gone(*pids)
+    assert (folder / "jobs.jsonl").exists()
+
+
+def test_the_end_on_request_ends_all_jobs(supervised):
+    accepted = supervised.ready("ignore_signals", processes=2)
+    nested = supervised.submit("submit_another", b"wait")
+    other = int(supervised.lines(nested, 1)[0].split()[1])
+
+    supervised.client.close()
+
+    assert not is_alive(supervised.process.pid)
+    assert not any(map(is_alive, (*accepted.pids, *nested.pids, other)))
+    assert supervised.said[accepted.job_id][-1].exit_code == -9
+    assert supervised.folder.exists()
+
+
+def test_the_end_on_request_is_not_delayed_by_one_who_left_its_group(supervised):
+    accepted = supervised.submit("with_stranger")
+    supervised.end(accepted)
+    stranger = int(supervised.lines(accepted, 1)[0])
+    assert is_alive(stranger)
+
+    supervised.client.close()
+
+    assert not is_alive(stranger)
+
+
+def test_sigterm_ends_it_in_order(supervised):
+    accepted = supervised.ready("wait")
+
+    supervised.process.terminate()
+
+    assert supervised.end(accepted).exit_code == -9
+    supervised.reasons.get(timeout=30)
+    assert not is_alive(supervised.process.pid)
+    until_gone(*accepted.pids)
+
+
+def test_interrupts_of_the_terminal_are_not_for_it(supervised):
+    supervised.client.query()
+    supervised.process.send_signal(signal.SIGINT)
+
+    assert supervised.run("exit_with", b"\3").exit_code == 3
+
+
+def test_it_ends_by_itself_after_its_last_job(make):
+    supervised = make(idle_exit=0.05)
+    supervised.run("exit_with", b"\0")
+
+    assert supervised.reasons.get(timeout=30) == ""
+    assert supervised.process.wait(30) == 0
+
+
+def test_it_stays_while_there_is_a_job(make):
+    supervised = make(idle_exit=0.0)
+    accepted = supervised.ready("wait")
+    supervised.client.query()
+
+    assert is_alive(supervised.process.pid)
+    supervised.client.kill(accepted.job_id)
+    assert supervised.reasons.get(timeout=30) == ""
+
+
+def test_it_waits_for_its_first_job(make):
+    supervised = make(idle_exit=0.0)
+    assert supervised.client.query() == {}
+
+    assert supervised.run("exit_with", b"\4").exit_code == 4
+
+
+def test_preloaded_modules_are_in_every_child(make, tmp_path, monkeypatch):
+    (tmp_path / "heavy.py").write_text("import os\nloaded_by = os.getpid()\n")
+    (tmp_path / "user.py").write_text(
+        textwrap.dedent(
+            """
+            import sys
+            def main(private, index):
+                return sys.modules["heavy"].loaded_by == int(private)
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    supervised = make(preload=("heavy", "no_such_module"))
+
+    status = supervised.run("user:main", str(supervised.process.pid).encode())
+
+    assert status.exit_code == 1
+    (notice,) = supervised.notices
+    assert "cannot preload no_such_module: ModuleNotFoundError" in notice
+
+
+def test_modules_can_be_preloaded_later(supervised):
+    failures = supervised.client.preload(("json.tool", "no_such_module"))
+
+    assert list(failures) == ["no_such_module"]
+
+
+@linux
+def test_its_name_tells_what_it_is(supervised):
+    supervised.client.query()
+
+    assert Path(f"/proc/{supervised.process.pid}/comm").read_text() == "fiber-superv\n"
+
+
+@linux
+def test_it_never_opens_a_socket_beside_its_channels(make):
+    supervised = make(preload=("fiber.launch.bootstrap",))
+    supervised.run("exit_with", b"\0")
+
+    links = [str(link.readlink()) for link in Path(f"/proc/{supervised.process.pid}/fd").iterdir()]
+    assert sum(link.startswith("socket:") for link in links) == 1
+    assert len(list(Path(f"/proc/{supervised.process.pid}/task").iterdir())) == 1
+
+
+@linux
+def test_two_hundred_jobs_leak_no_descriptor(supervised):
+    def count():
+        return len(list(Path(f"/proc/{supervised.process.pid}/fd").iterdir()))
+
+    supervised.run("tell", b"x\n")
+    before = count()
+    accepted = [supervised.submit("tell", b"x\n") for _ in range(200)]
+    for each in accepted:
+        assert supervised.end(each).exit_code == 0
+
+    # the files of a job are closed right after its end was told
+    assert supervised.client.query() == {}
+    assert supervised.client.query() == {}
+    assert count() <= before
+
+
+def test_jobs_are_written_down_as_they_happen(supervised):
+    failed = supervised.submit("exit_with", bytes([3]))
+    supervised.end(failed)
+    running = supervised.ready("wait")
+    nested = supervised.submit("submit_another", b"wait")
+    supervised.lines(nested, 1)
+
+    jobs = read_journal(supervised.folder)
+
+    assert jobs[failed.job_id].status().reason == Reason(ReasonKind.EXIT, 3)
+    assert jobs[running.job_id].living() == running.pids
+    assert jobs[running.job_id].status().state is JobState.RUNNING
+    (other,) = [job for job in jobs.values() if job.parent is not None]
+    assert other.parent == nested.job_id

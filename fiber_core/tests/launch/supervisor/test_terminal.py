@@ -1,0 +1,167 @@
+"""Output of jobs on the master's own standard output and error."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import layout
+
+MASTER = """
+import os, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from supervised import Supervised
+
+supervised = Supervised(Path(sys.argv[1]))
+def say(text):
+    os.write(int(sys.argv[2]), text.encode())
+{body}
+supervised.client.close()
+say("closed")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Runs a master whose output is a pipe; returns it, and a pipe on which it can say things."""
+    programs = []
+
+    def start(body):
+        script = tmp_path / "master.py"
+        path = [str(layout.ROOT / "tests" / "support")]
+        script.write_text(MASTER.format(path=path, body=textwrap.dedent(body)))
+        reader, writer = os.pipe()
+        program = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), str(writer)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[writer],
+        )
+        os.close(writer)
+        program.said = os.fdopen(reader)
+        programs.append(program)
+        return program
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.wait()
+        for file in (program.said, program.stdout, program.stderr):
+            file.close()
+
+
+def test_bytes_pass_unchanged(program):
+    data = bytes(range(256)) * 100 + b"\n\n\r\n end"
+    out, err = program(f"supervised.run('tell', {data!r})").communicate(timeout=50)
+
+    assert out == data
+    assert err == b""
+
+
+def test_lines_of_many_jobs_stay_whole(program):
+    body = """
+    jobs = [supervised.submit("write_plenty", b"2000") for _ in range(4)]
+    for job in jobs:
+        supervised.end(job)
+    """
+    out, _ = program(body).communicate(timeout=50)
+
+    lines = out.splitlines(keepends=True)
+    assert len(lines) == 8000
+    assert {len(line) for line in lines} == {65}
+
+
+def test_each_jobs_lines_are_in_order(program):
+    out, _ = program("supervised.run('write_plenty', b'20000')").communicate(timeout=50)
+
+    assert [int(line[:6]) for line in out.splitlines()] == list(range(20000))
+
+
+def test_the_beginning_of_a_line_is_shown(program):
+    master = program("supervised.until(supervised.submit('write_partial'), lambda s: s.exit_code)")
+
+    assert master.stdout.read(3) == b"50%"
+    master.kill()
+
+
+def test_lines_have_the_jobs_name_where_asked(program):
+    body = "supervised.run('tell', b'one\\ntwo\\n', name='worker', log_prefix=True)"
+    out, _ = program(body).communicate(timeout=50)
+
+    assert out == b"[worker] one\n[worker] two\n"
+
+
+def test_output_comes_before_the_end_is_told(program):
+    body = """
+    for _ in range(20):
+        supervised.run("tell", b"job\\n")
+        os.write(1, b"end\\n")
+    """
+    out, _ = program(body).communicate(timeout=50)
+
+    assert out == b"job\nend\n" * 20
+
+
+def test_a_reader_that_takes_nothing_delays_no_end(program):
+    # a pipe holds 64 KiB, and nobody reads this one until the program says that it is over
+    body = """
+    for _ in range(3):
+        supervised.run("write_plenty", b"900")
+    say("ended ")
+    """
+    master = program(body)
+
+    assert master.said.read(6) == "ended "
+    out, _ = master.communicate(timeout=50)
+    assert len(out) == 3 * 900 * 65
+
+
+def test_a_reader_that_takes_nothing_holds_writers_back_and_loses_nothing(program):
+    body = """
+    job = supervised.submit("write_plenty", b"40000")
+    supervised.lines(job, 1)
+    say("begun ")
+    supervised.end(job)
+    """
+    master = program(body)
+    assert master.said.read(6) == "begun "
+
+    out, _ = master.communicate(timeout=50)
+
+    assert len(out) == 40000 * 65
+
+
+def test_a_reader_that_has_gone_harms_nobody(program):
+    body = """
+    sys.stdin.read
+    status = supervised.run("write_plenty", b"40000")
+    say(f"{status.exit_code} ")
+    """
+    master = program(body)
+    master.stdout.close()
+
+    # a supervisor passes on what it can; its jobs write into pipes of its own
+    assert master.said.read(2) == "0 "
+
+
+def test_interrupts_reach_the_master_alone(program):
+    body = """
+    import signal
+    job = supervised.ready("wait")
+    signal.signal(signal.SIGINT, lambda *_: say("interrupted "))
+    say(f"{job.pids[0]}\\n")
+    signal.pause()
+    say(f"{supervised.client.query()[job.job_id].state.value} ")
+    """
+    master = program(body)
+    master.said.readline()
+
+    # as a terminal does: to the group in its foreground
+    assert os.getpgid(master.pid) == os.getpgid(0)
+    master.send_signal(signal.SIGINT)
+
+    assert master.said.read() == "interrupted running closed"

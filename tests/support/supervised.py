@@ -1,0 +1,151 @@
+"""A real supervisor for tests, and ways to wait for what its jobs do."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fiber.launch.supervisor.client import SupervisorClient
+from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
+from fiber.launch.supervisor.start import start_supervisor
+from fiber.model import JobSpec, JobStatus
+
+__all__ = ["ENTRIES", "Supervised", "is_alive", "until_gone"]
+
+ENTRIES = "supervised_entries"
+PATIENCE = 30.0
+
+
+class Supervised:
+    """A supervisor with this process as its master."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.said: dict[str, list[JobStatus]] = {}
+        self.notices: list[str] = []
+        self.reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._news = threading.Condition()
+        lease = options.pop("lease", 20.0)
+        channel, self.process = start_supervisor(
+            SupervisorOptions(
+                **{
+                    "run_id": "0badcafe",
+                    "run_directory": str(folder),
+                    "master": os.getpid(),
+                    "host": socket.gethostname(),
+                    **options,
+                }
+            )
+        )
+        self.client = SupervisorClient(
+            channel,
+            on_status=self._on_status,
+            on_notice=self.notices.append,
+            on_end=self.reasons.put,
+            process=self.process,
+            lease=lease,
+            name="supervised",
+        )
+
+    def __enter__(self) -> Supervised:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def submit(self, entry: str | Sequence[str], private: bytes = b"", **changes: Any) -> Accepted:
+        """Start an entry by its name, or a program by its words."""
+        is_entry = isinstance(entry, str)
+        spec = JobSpec(
+            **{
+                "run_id": "0badcafe",
+                "name": entry if is_entry else "program",
+                "argv": ("x",) if is_entry else tuple(entry),
+                "entry": _entry(entry) if isinstance(entry, str) else None,
+                "private": private,
+                **changes,
+            }
+        )
+        return self.client.submit(
+            spec, environ=dict(os.environ), cwd=str(Path.cwd()), on_accepted=lambda _: None
+        )
+
+    def run(self, entry: str | Sequence[str], private: bytes = b"", **changes: Any) -> JobStatus:
+        """Start a job and wait for its end."""
+        return self.end(self.submit(entry, private, **changes))
+
+    def ready(self, entry: str, private: bytes = b"", **changes: Any) -> Accepted:
+        """Start a job and wait until each of its processes has said ready."""
+        accepted = self.submit(entry, private, **changes)
+        self.lines(accepted, max(1, len(accepted.pids)))
+        return accepted
+
+    def end(self, accepted: Accepted) -> JobStatus:
+        """Wait for the end of a job."""
+        return self.until(accepted, lambda status: status.state.is_terminal)
+
+    def until(self, accepted: Accepted, there: Callable[[JobStatus], bool]) -> JobStatus:
+        """Wait for a status of a job."""
+        job_id = accepted.job_id
+        with self._news:
+            seen = 0
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                for status in self.said.get(job_id, [])[seen:]:
+                    seen += 1
+                    if there(status):
+                        return status
+                if not self._news.wait(max(0.0, deadline - time.monotonic())):
+                    msg = f"{job_id} only said {self.said.get(job_id)}"
+                    raise TimeoutError(msg)
+
+    def log(self, accepted: Accepted) -> str:
+        """What a job has written so far."""
+        path = self.folder / "logs" / f"{accepted.job_id}.log"
+        return path.read_text() if path.exists() else ""
+
+    def lines(self, accepted: Accepted, count: int) -> list[str]:
+        """Wait for so many lines of a job."""
+        deadline = time.monotonic() + PATIENCE
+        while len(lines := self.log(accepted).splitlines()) < count:
+            if time.monotonic() > deadline:
+                msg = f"{accepted.job_id} only wrote {lines}"
+                raise TimeoutError(msg)
+            # a file has no event
+            time.sleep(0.005)
+        return lines
+
+    def _on_status(self, job_id: str, status: JobStatus) -> None:
+        with self._news:
+            self.said.setdefault(job_id, []).append(status)
+            self._news.notify_all()
+
+
+def _entry(name: str) -> str:
+    return name if ":" in name else f"{ENTRIES}:{name}"
+
+
+def is_alive(pid: int) -> bool:
+    """True while there is such a process that has not ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return text.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+
+
+def until_gone(*pids: int) -> None:
+    """Wait for the end of processes that are no children of ours."""
+    deadline = time.monotonic() + PATIENCE
+    while left := [pid for pid in pids if is_alive(pid)]:
+        if time.monotonic() > deadline:
+            msg = f"still there: {left}"
+            raise TimeoutError(msg)
+        # their end is told to their parent alone
+        time.sleep(0.005)

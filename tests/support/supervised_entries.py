@@ -1,0 +1,189 @@
+"""Functions that a supervisor's forked children run in tests; none needs more than the library."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60
+
+
+def exit_with(private: bytes, index: int) -> int:
+    """End with the exit code of this index."""
+    return private[index]
+
+
+def die_by(private: bytes, index: int) -> None:
+    """End by the signal whose number was given."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), private[0])
+    pause()
+
+
+def fail(private: bytes, index: int) -> None:
+    """Raise an exception."""
+    msg = "what went wrong"
+    raise ValueError(msg)
+
+
+def leave(private: bytes, index: int) -> None:
+    """Leave as a program does that has something to say."""
+    sys.exit("said at the end")
+
+
+def tell(private: bytes, index: int) -> None:
+    """Write what was given."""
+    sys.stdout.buffer.write(private)
+
+
+def tell_private(private: bytes, index: int) -> int:
+    """Succeed where the private bytes are these."""
+    return 0 if private == b"for this process alone" else 1
+
+
+def tell_where(private: bytes, index: int) -> None:
+    """Print directory, session, group, signals and descriptors of this process."""
+    print(Path.cwd())
+    print(os.getsid(0) == os.getpgrp() == os.getpid())
+    handlers = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    print([str(signal.getsignal(number)) for number in handlers[1:]])
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+    print(sys.stdin.read() == "")
+
+
+def tell_descriptors(private: bytes, index: int) -> None:
+    """Print the open descriptors beyond the standard ones, and what they are."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found.append((int(link.name), str(link.readlink()).split(":")[0]))
+        except FileNotFoundError:
+            continue
+    print([kind for number, kind in sorted(found) if number > 2])
+
+
+def tell_environ(private: bytes, index: int) -> None:
+    """Print the values of the variables whose names were given."""
+    for name in private.decode().split():
+        print(name, os.environ.get(name))
+
+
+def wait(private: bytes, index: int) -> None:
+    """Say ready and wait."""
+    print("ready", flush=True)
+    pause()
+
+
+def wait_for_signal(private: bytes, index: int) -> int:
+    """Say ready, wait for SIGTERM, say so and end with 9."""
+    signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(9)))
+    return wait(private, index) or 0
+
+
+def ignore_signals(private: bytes, index: int) -> None:
+    """Say ready and wait; SIGTERM does nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wait(private, index)
+
+
+def with_grandchild(private: bytes, index: int) -> None:
+    """Have a child that ignores SIGTERM, print its id, and wait or end."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pause()
+    print(pid, flush=True)
+    if private != b"end":
+        pause()
+
+
+def with_stranger(private: bytes, index: int) -> None:
+    """Have a child in a session of its own, print its id and end."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        pause()
+    print(pid, flush=True)
+
+
+def write_plenty(private: bytes, index: int) -> None:
+    """Write many numbered lines."""
+    for number in range(int(private)):
+        print(f"{number:06d}", "x" * 57)
+
+
+def write_partial(private: bytes, index: int) -> None:
+    """Write the beginning of a line and wait."""
+    print("50%", end="", flush=True)
+    pause()
+
+
+def allocate(private: bytes, index: int) -> None:
+    """Use up memory."""
+    held = [bytearray(8 << 20) for _ in range(1000)]
+    print(len(held))
+
+
+def burn(private: bytes, index: int) -> None:
+    """Print which share of a second of CPU time this process got."""
+    begin, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() - begin < 1.0:
+        pass
+    print((time.process_time() - used) / (time.perf_counter() - begin))
+
+
+def submit_another(private: bytes, index: int) -> int:
+    """Have the supervisor start a job of this process's own, print its process id, then act.
+
+    The private bytes say what: ``wait`` for ever, ``end`` at once, or ``join`` the job.
+    """
+    import threading
+
+    from fiber.launch.supervisor import claim_channel, inherited_channel
+    from fiber.launch.supervisor.client import SupervisorClient
+    from fiber.model import JobSpec
+
+    inheritance = inherited_channel()
+    assert inheritance is not None
+    channel = claim_channel(inheritance.run_directory)
+    assert channel is not None
+    ended = threading.Event()
+    statuses: list[Any] = []
+
+    def changed(_: str, status: Any) -> None:
+        statuses.append(status)
+        if status.state.is_terminal:
+            ended.set()
+
+    client = SupervisorClient(
+        channel, on_status=changed, on_notice=print, on_end=lambda _: None, name="nested"
+    )
+    entry = "supervised_entries:exit_with" if private == b"join" else "supervised_entries:wait"
+    spec = JobSpec(
+        run_id="0badcafe", name="nested", argv=("x",), entry=entry, private=bytes([5]), processes=1
+    )
+    reply = client.submit(
+        spec, environ=dict(os.environ), cwd=str(Path.cwd()), on_accepted=lambda _: None
+    )
+    print("nested", *reply.pids, flush=True)
+    if private == b"wait":
+        pause()
+    if private == b"join":
+        ended.wait(PATIENCE)
+        print("code", statuses[-1].exit_code, flush=True)
+        client.close()
+    return 0
+
+
+def pause() -> None:
+    """Wait, not for ever."""
+    signal.alarm(PATIENCE)
+    while True:
+        signal.pause()
