@@ -258,7 +258,7 @@ class Pool:
         for crew in crews:
             crew.dispatcher.wait_drained(ValueError("Pool not running"))
         for crew in crews:
-            crew.close()
+            crew.retire()
         for crew in crews:
             crew.join()
         self._callbacks.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -342,6 +343,11 @@ class Runtime:
         """Have ``part.close()`` called when the runtime closes, last added first."""
         self._parts.append(part)
 
+    def disown(self, part: Any) -> None:
+        """Forget a part that was closed; idempotent."""
+        with contextlib.suppress(ValueError):
+            self._parts.remove(part)
+
     # -- what it does
 
     def submit(self, spec: JobSpec) -> Job:
@@ -369,20 +375,17 @@ class Runtime:
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
-        for part in reversed(self._parts):
-            part.close()
-        for backend in self._others.values():
-            backend.close()
-        if self._backend is not None:
-            self._backend.close()
-        if self._launcher is not None:
-            self._launcher.close()
-        for client in list(self._clients.values()):
-            client.close()
-        if self._endpoint is not None:
-            self._endpoint.close()
-        if self._reactor is not None:
-            self._reactor.stop()
+        parts: list[Any] = [self._endpoint, *self._clients.values(), self._launcher, self._backend]
+        # the last one is closed first, and each whatever becomes of the others
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._is_closed)
+            if self._reactor is not None:
+                stack.callback(self._reactor.stop)
+            for part in (*parts, *self._others.values(), *self._parts):
+                if part is not None:
+                    stack.callback(part.close)
+
+    def _is_closed(self) -> None:
         if self.is_master and self._directory is not None:
             from fiber.launch import rundir
 

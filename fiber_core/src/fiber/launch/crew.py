@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fiber.dispatch.master import Dispatcher
+from fiber.exceptions import TerminatedError
 from fiber.launch.child import Child
 from fiber.launch.fleet import Fleet
-from fiber.model import JobStatus, Reason, ReasonKind, ResourceRequest
-from fiber.model.task import Attempt
+from fiber.launch.roster import Loss
+from fiber.model import JobStatus, ResourceRequest
 
 if TYPE_CHECKING:
     from fiber.runtime import Runtime
@@ -59,7 +60,7 @@ class CrewOptions:
 
 
 class Crew:
-    """Starts its workers with its first call, and ends them with :meth:`close`."""
+    """Starts its workers with its first call, and ends them with :meth:`retire`."""
 
     def __init__(self, runtime: Runtime, needs: Needs, options: CrewOptions, *, name: str) -> None:
         self._runtime = runtime
@@ -71,6 +72,8 @@ class Crew:
         self._thirst_since: float | None = None
         self._closing = False
         self._processes: dict[Child, Any] = {}
+        #: former workers on their way out
+        self._resting: list[Fleet] = []
         #: why it cannot go on, if it cannot
         self.error: BaseException | None = None
         self.target = runtime.new_target()
@@ -82,6 +85,7 @@ class Crew:
             staff=self,
         )
         runtime.endpoint.serve(self.target, self.dispatcher)
+        runtime.own(self)
         self.fleet = self._new_fleet()
         self._began = False
 
@@ -100,7 +104,7 @@ class Crew:
             except BaseException:
                 self._began = False
                 raise
-        if self._options.least != self._options.most:
+        if self._options.least != self._options.most and self._timer is None:
             self._look()
 
     @property
@@ -115,68 +119,88 @@ class Crew:
                 return
             self._began = False
             fleet, self.fleet = self.fleet, self._new_fleet()
-        for ident in fleet.resize(0):
-            if not self.dispatcher.drain(ident):
-                fleet.end(ident)
+            self._resting.append(fleet)
         fleet.close()
 
     def resize(self, size: int) -> None:
         """Keep so many workers from now on; those in surplus finish what they hold."""
-        for ident in self.fleet.resize(size):
-            if not self.dispatcher.drain(ident):
-                self.fleet.end(ident)
+        self.fleet.resize(size)
 
-    def close(self) -> None:
-        """Retire every worker; nothing may be queued any more."""
+    def retire(self) -> None:
+        """Let every worker go; nothing may be queued any more."""
         self._stop_looking()
-        self.resize(0)
-        self.fleet.close()
+        for fleet in (*self._resting, self.fleet):
+            fleet.close()
 
     def terminate(self) -> None:
         """End every worker at once."""
         self._stop_looking()
-        self.fleet.terminate()
+        for fleet in (*self._resting, self.fleet):
+            fleet.terminate()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until no worker is left; True where none is."""
-        gone = not self._began or self.fleet.join(timeout)
-        if gone:
-            self._runtime.endpoint.withdraw(self.target)
-            self.dispatcher.close()
-        return gone
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for fleet in (*self._resting, self.fleet):
+            if not fleet.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                return False
+        self._withdraw()
+        return True
+
+    def close(self) -> None:
+        """End everything, because the program or its parent does."""
+        self.dispatcher.end(TerminatedError("the program ended before the task was done"))
+        self.terminate()
+        self.join(10)
+
+    def _withdraw(self) -> None:
+        self._runtime.endpoint.withdraw(self.target)
+        self._runtime.disown(self)
+        self.dispatcher.close()
 
     def _new_fleet(self) -> Fleet:
         return Fleet(
             start=self._start,
             lost=self._lost,
+            retire=self.dispatcher.drain,
             fail=self._fail,
+            ended=self._ended,
             lease=self._runtime.lease,
             per_job=self._options.per_job,
             name=f"fiber-{self._name}",
         )
 
+    def _ended(self) -> None:
+        # of a pool that was collected nobody waits for the end
+        if self._closing and not any(fleet.members() for fleet in (*self._resting, self.fleet)):
+            self._withdraw()
+
     # -- what the dispatcher tells
 
     def knows(self, ident: str) -> bool:
         """True where the process is one of these workers."""
-        return self.fleet.knows(ident)
+        return any(fleet.knows(ident) for fleet in (self.fleet, *self._resting))
 
     def is_up(self, ident: str) -> None:
         """A worker asked for work for the first time."""
-        self.fleet.is_up(ident)
-        if any(m.ident == ident and m.leaving for m in self.fleet.members()):
-            self.dispatcher.drain(ident)
+        self._fleet_of(ident).is_up(ident)
 
     def is_broken(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed."""
-        self.fleet.is_broken(ident, error)
+        self._fleet_of(ident).is_broken(ident, error)
 
     def is_cut(self, ident: str) -> None:
         """A worker's connection ended."""
-        self.fleet.is_cut(ident)
+        self._fleet_of(ident).is_cut(ident)
 
     def is_retired(self, ident: str) -> None:
         """A worker was told to exit."""
+        self._fleet_of(ident).is_retired(ident)
+
+    def _fleet_of(self, ident: str) -> Fleet:
+        return next((fleet for fleet in self._resting if fleet.has(ident)), self.fleet)
+
+    # -- what the fleet tells
 
     def _start(self, count: int, on_status: Callable[[Child, JobStatus], None]) -> Child:
         process = self._options.make_process(self.target)
@@ -193,19 +217,23 @@ class Crew:
 
     def processes(self) -> list[Any]:
         """The process objects of the workers that have not ended."""
-        alive = {member.child for member in self.fleet.members()}
-        self._processes = {c: p for c, p in list(self._processes.items()) if c in alive}
-        return list(self._processes.values())
+        return [process for child, process in list(self._processes.items()) if child.poll() is None]
 
-    def _lost(self, ident: str, attempt: Attempt | None, counts: bool) -> None:
-        requeued, abandoned = self.dispatcher.lost(ident, attempt, counts=counts)
-        self._runtime.notify(
-            "fiber_worker_lost",
-            worker=ident,
-            cause=attempt.reason if attempt is not None else Reason(ReasonKind.UNKNOWN),
-            requeued=requeued,
-            abandoned=abandoned,
-        )
+    def _lost(self, loss: Loss) -> None:
+        requeued, abandoned = self.dispatcher.lost(loss.ident, loss.attempt, counts=loss.counts)
+        if loss.child.poll() is not None:
+            process = self._processes.pop(loss.child, None)
+            if process is not None:
+                # asked, it takes itself out of the program's active children
+                process.is_alive()
+        if not loss.expected or requeued or abandoned:
+            self._runtime.notify(
+                "fiber_worker_lost",
+                worker=loss.attempt.worker,
+                cause=loss.attempt.reason,
+                requeued=requeued,
+                abandoned=abandoned,
+            )
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
@@ -236,7 +264,6 @@ class Crew:
         found = self.dispatcher.longest_idle()
         if found is not None and found[1] >= after:
             self.fleet.release(found[0])
-            self.dispatcher.drain(found[0])
 
     def _stop_looking(self) -> None:
         self._closing = True

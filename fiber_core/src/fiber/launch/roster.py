@@ -1,0 +1,383 @@
+"""Who works in a fleet and what is to be done about it next: pure state, the clock is passed in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model.task import Attempt
+
+if TYPE_CHECKING:
+    from fiber.launch.child import Child
+
+#: seconds until a second, third … try after workers that ended before they were up
+BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+#: so many in a row whose initializer raised are enough
+FEW = 3
+#: so many in a row, for each worker wished for, where others have come up before
+MANY = 6
+#: seconds that a worker whose connection ended has until the supervisor tells how it died
+VERDICT = 2.0
+#: seconds by which a turn may be late before nobody is judged in it
+LATE = 1.0
+#: seconds after which a worker that should be dead is killed again
+AGAIN = 5.0
+
+
+@attrs.define(eq=False)
+class Member:
+    """One worker process."""
+
+    #: identity within the run
+    ident: str
+    #: name for people
+    name: str
+    #: position within its job
+    index: int
+    #: its job
+    child: Child
+    #: True once its process was seen to run
+    runs: bool = False
+    #: True once it asked for work
+    up: bool = False
+    #: True where its end is wished for: resize, close, terminate
+    leaving: bool = False
+    #: True once it was told to exit, because it is leaving or has done its quota
+    told: bool = False
+    #: when its connection ended, if it has
+    cut_at: float | None = None
+    #: when it was seen stopped, if it is
+    stopped_at: float | None = None
+    #: True once it was killed for its silence
+    fenced: bool = False
+    #: when it was killed last, if it was
+    killed_at: float | None = None
+
+
+@attrs.frozen
+class Start:
+    """Start a job of so many workers."""
+
+    count: int
+
+
+@attrs.frozen
+class Retire:
+    """Have a worker exit once it holds nothing."""
+
+    ident: str
+
+
+@attrs.frozen
+class Kill:
+    """End a worker at once; its whole job where nobody else works in it."""
+
+    member: Member
+    whole: bool
+
+
+@attrs.frozen
+class GiveUp:
+    """No worker can be kept alive."""
+
+    text: str
+    cause: BaseException | None
+
+
+@attrs.frozen
+class Stop:
+    """Everybody is gone and nobody is wished for."""
+
+
+Step = Start | Retire | Kill | GiveUp | Stop
+
+
+@attrs.frozen(kw_only=True)
+class Loss:
+    """A worker has ended."""
+
+    #: identity within the run
+    ident: str
+    #: its job
+    child: Child
+    #: how it ended
+    attempt: Attempt
+    #: True where what it worked on may be to blame
+    counts: bool
+    #: True where its end was wished for
+    expected: bool
+
+
+class Roster:
+    """The workers of one fleet.
+
+    Args:
+        lease: seconds after which a stopped worker is given up.
+        per_job: workers in one job.
+    """
+
+    def __init__(self, *, lease: float, per_job: int) -> None:
+        self._lease = lease
+        self._per_job = per_job
+        #: workers that are wished for
+        self.wanted = 0
+        #: the workers that have not ended
+        self.members: dict[str, Member] = {}
+        #: jobs that are being submitted
+        self.starting = 0
+        #: True where nobody is started any more
+        self.is_closing = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._broken: BaseException | None = None
+        self._last_words = ""
+        self._was_up = False
+        # workers may ask before the submission of their job has returned
+        self._early_up: set[str] = set()
+        self._planned: float | None = None
+
+    # -- wishes
+
+    def release(self, ident: str) -> None:
+        """A worker is to leave and not to be replaced."""
+        member = self.members.get(ident)
+        if member is not None and not member.leaving:
+            member.leaving = True
+            self.wanted = max(0, self.wanted - 1)
+
+    def close(self) -> None:
+        """Start nobody any more, and let everybody leave."""
+        self.is_closing = True
+        self.wanted = 0
+
+    def terminate(self, now: float) -> list[Child]:
+        """The same at once: the jobs to kill."""
+        self.close()
+        for member in self.members.values():
+            member.leaving = member.told = True
+            member.killed_at = now
+        return list(dict.fromkeys(member.child for member in self.members.values()))
+
+    # -- what happens
+
+    def knows(self, ident: str) -> bool:
+        """True where ``ident`` is one of the workers, or may be one being started."""
+        return ident in self.members or self.starting > 0
+
+    def started(self, child: Child, count: int) -> None:
+        """A job of so many workers was submitted."""
+        self.starting -= 1
+        for index in range(count):
+            ident = _ident(child, index)
+            name = child.name if count == 1 else f"{child.name}.{index}"
+            self.members[ident] = Member(ident, name, index, child, up=ident in self._early_up)
+            self._early_up.discard(ident)
+
+    def not_started(self, error: BaseException, now: float) -> None:
+        """A job could not be submitted."""
+        self.starting -= 1
+        self._failed(f"which could not be started: {error}", now)
+        self._broken = self._broken or error
+
+    def is_up(self, ident: str) -> bool:
+        """A worker asked for work for the first time; False where it is to leave."""
+        self._failures = 0
+        self._broken = None
+        self._was_up = True
+        member = self.members.get(ident)
+        if member is None:
+            self._early_up.add(ident)
+            return True
+        # after a second connection it must be told again
+        member.up, member.told, member.cut_at = True, False, None
+        return not member.leaving
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        """A worker's initializer failed; it is about to exit."""
+        self._broken = error
+        member = self.members.get(ident)
+        self._last_words = f"{member.name if member else ident}: initializer raised {error!r}"
+
+    def is_cut(self, ident: str, now: float) -> None:
+        """A worker's connection ended; its supervisor is about to tell how it died."""
+        member = self.members.get(ident)
+        # one that was told to exit may take its time
+        if member is not None and not member.told:
+            member.cut_at = now
+
+    def is_retired(self, ident: str) -> None:
+        """A worker was told to exit."""
+        member = self.members.get(ident)
+        if member is not None:
+            member.told = True
+
+    def observed(self, child: Child, status: JobStatus, now: float) -> list[Loss]:
+        """A job has a status; returns the workers that have ended."""
+        losses = []
+        for index in range(child.processes):
+            member = self.members.get(_ident(child, index))
+            if member is None:
+                continue
+            process = _process(status, index)
+            if process.state.is_terminal:
+                losses.append(self._lose(member, process, now))
+            elif process.state is JobState.SUSPENDED:
+                if member.stopped_at is None:
+                    member.stopped_at = now
+            else:
+                member.stopped_at = None
+                member.runs = member.runs or process.state is JobState.RUNNING
+        return losses
+
+    def _lose(self, member: Member, process: ProcessStatus, now: float) -> Loss:
+        del self.members[member.ident]
+        expected = member.leaving or member.told
+        if member.up:
+            # it could be started, so another one may be
+            self._failures, self._retry_at = 0, now
+        elif not expected:
+            if self._broken is None:
+                tail = "".join(f"\n  {line}" for line in process.log_tail)
+                words = f"{member.name}: {process.message or process.reason}{tail}"
+            else:
+                words = self._last_words
+            self._failed(words, now)
+        return Loss(
+            ident=member.ident,
+            child=member.child,
+            attempt=_attempt(member, process),
+            counts=not (member.leaving or member.fenced)
+            and (process.reason is None or process.reason.counts_as_attempt),
+            expected=expected,
+        )
+
+    def _failed(self, words: str, now: float) -> None:
+        self._failures += 1
+        self._retry_at = now + BACKOFF[min(self._failures, len(BACKOFF)) - 1]
+        self._last_words = words
+
+    # -- what to do about it
+
+    def next(self, now: float) -> Step | None:
+        """What to do now; None where there is nothing before :meth:`deadline`."""
+        self._forgive(now)
+        for member in self.members.values():
+            due = self._kill_at(member)
+            if due is not None and now >= due:
+                member.fenced = member.fenced or not member.leaving
+                return self._kill(member, now)
+        if self._is_hopeless():
+            self.close()
+            return GiveUp(
+                f"{self._failures} workers in a row ended before they were up; the last one, "
+                f"{self._last_words}",
+                self._broken,
+            )
+        leaving = self._next_leaving()
+        if leaving is not None:
+            leaving.told = True
+            # one whose process does not run yet may wait for its place for ever
+            return Retire(leaving.ident) if leaving.up else self._kill(leaving, now)
+        missing = self._missing()
+        if missing > 0 and now >= self._retry_at:
+            self.starting += 1
+            return Start(min(self._per_job, missing))
+        if self.is_closing and not self.members and not self.starting:
+            return Stop()
+        return None
+
+    def deadline(self) -> float | None:
+        """When :meth:`next` may have something to do though nothing happens."""
+        times = [due for m in self.members.values() if (due := self._kill_at(m)) is not None]
+        if self._missing() > 0:
+            times.append(self._retry_at)
+        self._planned = min(times, default=None)
+        return self._planned
+
+    def _forgive(self, now: float) -> None:
+        # we were stopped ourselves, or the machine was asleep: whoever seems silent may not be
+        if self._planned is not None and now > self._planned + LATE:
+            for member in self.members.values():
+                member.stopped_at = None if member.stopped_at is None else now
+                member.cut_at = None if member.cut_at is None else now
+        self._planned = None
+
+    def _kill_at(self, member: Member) -> float | None:
+        if member.killed_at is not None:
+            return member.killed_at + AGAIN
+        times = []
+        if member.stopped_at is not None:
+            times.append(member.stopped_at + self._lease)
+        if member.cut_at is not None:
+            times.append(member.cut_at + VERDICT)
+        return min(times, default=None)
+
+    def _kill(self, member: Member, now: float) -> Kill:
+        member.killed_at = now
+        others = [self.members.get(_ident(member.child, i)) for i in range(member.child.processes)]
+        return Kill(member, whole=all(m is None or m.killed_at is not None for m in others))
+
+    def cannot_be_retired(self, ident: str, now: float) -> Kill | None:
+        """A worker that is to exit cannot be told."""
+        member = self.members.get(ident)
+        return None if member is None else self._kill(member, now)
+
+    def _is_hopeless(self) -> bool:
+        if self.is_closing or any(m.up and not m.leaving for m in self.members.values()):
+            return False
+        if self._broken is not None:
+            return self._failures >= FEW
+        # workers that did come up before show that they can; whoever kills them may stop
+        most = MANY * max(1, self.wanted) if self._was_up else len(BACKOFF)
+        return self._failures >= most
+
+    def _next_leaving(self) -> Member | None:
+        staying = [m for m in self.members.values() if not m.leaving]
+        for member in staying[self.wanted :]:
+            member.leaving = True
+        for member in self.members.values():
+            # one that is about to be up is told then: its initializer is not interrupted
+            if member.leaving and not member.told and (member.up or not member.runs):
+                return member
+        return None
+
+    def _missing(self) -> int:
+        if self.is_closing or self.starting:
+            return 0
+        return self.wanted - sum(not m.leaving for m in self.members.values())
+
+
+def _ident(child: Child, index: int) -> str:
+    return child.ident if child.processes == 1 else f"{child.ident}.{index}"
+
+
+def _process(status: JobStatus, index: int) -> ProcessStatus:
+    for process in status.processes:
+        if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
+            return process
+    # the backend tells of the job alone
+    return ProcessStatus(
+        index=index,
+        state=status.state,
+        reason=status.reason,
+        exit_code=status.exit_code,
+        message=status.message,
+    )
+
+
+def _attempt(member: Member, process: ProcessStatus) -> Attempt:
+    reason = process.reason or Reason(ReasonKind.UNKNOWN)
+    message = process.message
+    if member.fenced:
+        reason = Reason(ReasonKind.LEASE)
+        message = "it was stopped or silent for longer than its lease, and was killed"
+    return Attempt(
+        worker=member.name,
+        host=member.child.host,
+        pid=process.pid,
+        reason=reason,
+        message=message,
+        log_tail=process.log_tail,
+    )
