@@ -23,13 +23,6 @@ ATTEMPTS = 15
 WANT = [(n * 2654435761) % 2**32 for n in range(ITEMS)]
 
 
-def work(n):
-    """About 20 µs, so that a map takes long enough to be hit several times."""
-    for _ in range(200):
-        pass
-    return (n * 2654435761) % 2**32
-
-
 class Killer:
     """Sends a signal to random workers of a pool, one at a time, each once it was seen to work."""
 
