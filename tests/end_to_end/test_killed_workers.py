@@ -12,6 +12,7 @@ import pytest
 
 import fiber
 import soak
+from short_work import work
 
 ITEMS = 20_000
 WORKERS = 4
