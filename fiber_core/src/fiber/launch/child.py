@@ -47,6 +47,7 @@ class Child:
         self._host = ""
         self._releases: list[Callable[[], Any]] = []
         self._released = False
+        self._failure = ""
 
     # -- what multiprocessing asks of a Popen
 
@@ -156,6 +157,10 @@ class Child:
         if self._on_status is not None:
             self._on_status(self, status)
 
+    def never_came(self, why: str) -> None:
+        """It runs and did not say hello in time; it is about to be killed."""
+        self._failure = why
+
     def orphaned(self) -> None:
         """Nobody will tell of it any more."""
         self.changed(
@@ -200,21 +205,29 @@ class Child:
                     return process
         return None
 
-    def raise_if_never_started(self) -> None:
-        """Raise StartError where it has ended without ever having run.
-
-        Raises:
-            StartError: with the platform's own words.
-        """
+    @property
+    def failure(self) -> str:
+        """Why it never came up, once it has ended so; empty otherwise."""
         status = self.status
+        if status is None or status.state is not JobState.FAILED:
+            return ""
         if (
-            status is not None
-            and status.state is JobState.FAILED
+            not self._failure
             and status.exit_code is None
             and status.reason is not None
             and status.reason.kind in _NEVER_CAME_UP
         ):
-            msg = f"{self.name} did not start ({status.reason}): {status.message}"
+            return f"{status.reason}: {status.message}"
+        return self._failure
+
+    def raise_if_never_started(self) -> None:
+        """Raise StartError where it has ended without ever having come up.
+
+        Raises:
+            StartError: with the platform's own words.
+        """
+        if self.failure:
+            msg = f"{self.name} did not start ({self.failure})"
             raise StartError(msg)
 
     def _has_ended(self) -> bool:

@@ -14,11 +14,11 @@ from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import BackendError, WireError
+from fiber.exceptions import WireError
 from fiber.launch import bootstrap, modules, rundir
 from fiber.launch.child import Child
 from fiber.launch.environ import job_environment
-from fiber.model import JobSpec, JobStatus, ResourceRequest
+from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fiber.model import Job
     from fiber.runtime import Runtime
     from fiber.transport.endpoint import Peer
+    from fiber.transport.reactor import Timer
 
 log = logging.getLogger("fiber")
 
@@ -40,6 +41,8 @@ class Launcher:
         # events of jobs whose submit() has not returned yet
         self._early: dict[str, list[JobStatus]] = {}
         self._payloads: dict[str, tuple[list[wire.Buffer], Child]] = {}
+        # processes that run and have not said hello
+        self._expected: dict[str, Timer] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         runtime.endpoint.serve(0, self)
@@ -69,7 +72,11 @@ class Launcher:
         """
         ident = secrets.token_hex(4)
         child = Child(ident, process.name, self, processes=processes, on_status=on_status)
-        segments = self._payload(process, child)
+        try:
+            segments = self._payload(process, child)
+        except BaseException:
+            child.release()
+            raise
         instructions = bootstrap.Instructions(
             credentials=self._runtime.endpoint.credentials,
             urls=tuple(self._runtime.urls()),
@@ -84,7 +91,7 @@ class Launcher:
             argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
             entry=bootstrap.ENTRY,
             env=job_environment(self._runtime),
-            cwd=str(Path.cwd()),
+            cwd=_cwd(),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
             image=image if image is not None else self._default_image(),
@@ -102,13 +109,21 @@ class Launcher:
         except BaseException:
             self.forget(child)
             raise
-        with self._lock:
-            child.submitted(job)
-            self._by_job[job.id] = child
-            early = self._early.pop(job.id, [])
-        for status in early:
-            self._changed(job, child, status)
+        child.submitted(job)
+        self._catch_up(job, child)
         return child
+
+    def _catch_up(self, job: Job, child: Child) -> None:
+        # what was observed before submit() returned is told first, and in order
+        while True:
+            with self._lock:
+                early = self._early.pop(job.id, None)
+                if early is None:
+                    if child.ident in self._children:
+                        self._by_job[job.id] = child
+                    return
+            for status in early:
+                self._changed(job, child, status)
 
     def _default_image(self) -> str | None:
         # the setting is no matter where nothing runs in images
@@ -154,6 +169,9 @@ class Launcher:
             return
         segments, child = entry
         child.connected(peer)
+        with self._lock:
+            if not self._is_awaited(child):
+                self._cancel_timer(child)
         peer.send(Kind.REPLY, 0, message.id, segments)
 
     def _tell_module(self, peer: Peer, message: wire.Message) -> None:
@@ -173,10 +191,9 @@ class Launcher:
 
     def _watch(self) -> None:
         with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._read, name="fiber-events", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._read, name="fiber-events", daemon=True)
+                self._thread.start()
 
     def _read(self) -> None:
         runtime = self._runtime
@@ -188,24 +205,59 @@ class Launcher:
                         self._early.setdefault(job.id, []).append(status)
                         continue
                 self._changed(job, child, status)
-        except BackendError:
+        except Exception:
             if not runtime.closing:
                 log.exception("fiber: the backend's events ended; children are lost from sight")
         finally:
-            for child in list(self._children.values()):
+            with self._lock:
+                # whoever is launched from now on gets a new stream
+                self._thread = None
+                children = list(self._children.values())
+            for child in children:
                 child.orphaned()
+                self.forget(child)
 
     def _changed(self, job: Job, child: Child, status: JobStatus) -> None:
         previous = child.status
-        child.changed(status)
+        try:
+            child.changed(status)
+        except Exception:
+            log.exception("fiber: what follows a change of %s failed", child.name)
         self._runtime.notify("fiber_job_changed", job=job, previous=previous, current=status)
         if status.state.is_terminal:
             self.forget(child)
+        elif status.state is JobState.RUNNING:
+            self._expect(child)
+
+    def _expect(self, child: Child) -> None:
+        """A process that runs and never says hello would be waited for for ever."""
+        with self._lock:
+            if child.ident not in self._expected and self._is_awaited(child):
+                self._expected[child.ident] = self._runtime.reactor.call_later(
+                    self.start_timeout, lambda: self._give_up(child)
+                )
+
+    def _is_awaited(self, child: Child) -> bool:
+        return any(owner is child for _, owner in self._payloads.values())
+
+    def _give_up(self, child: Child) -> None:
+        with self._lock:
+            if self._expected.pop(child.ident, None) is None or not self._is_awaited(child):
+                return
+        if child.status is not None and child.status.state is JobState.SUSPENDED:
+            self._expect(child)
+            return
+        child.never_came(
+            f"it ran for {self.start_timeout:g} s without a word to its parent, and was killed; "
+            "is this fiber and this Python installed where it runs, and can it reach its parent?"
+        )
+        self.kill(child)
 
     def forget(self, child: Child) -> None:
         """A child has ended, or never began."""
         with self._lock:
             self._children.pop(child.ident, None)
+            self._cancel_timer(child)
             if child.job is not None:
                 self._by_job.pop(child.job.id, None)
             for ident in [i for i, (_, owner) in self._payloads.items() if owner is child]:
@@ -215,6 +267,11 @@ class Launcher:
             ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
             rundir.remove_socket(self._runtime.directory, ident)
         child.release()
+
+    def _cancel_timer(self, child: Child) -> None:
+        timer = self._expected.pop(child.ident, None)
+        if timer is not None:
+            timer.cancel()
 
     # -- what children ask for
 
@@ -253,6 +310,14 @@ class Launcher:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # it was removed; children work all the same
+        return "/"
 
 
 def _refuse_stdlib_connections() -> None:

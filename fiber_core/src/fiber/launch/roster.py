@@ -240,7 +240,8 @@ class Roster:
         elif not expected:
             if self._broken is None:
                 tail = "".join(f"\n  {line}" for line in process.log_tail)
-                words = f"{member.name}: {process.message or process.reason}{tail}"
+                why = member.child.failure or process.message or process.reason
+                words = f"{member.name}: {why}{tail}"
             else:
                 words = self._last_words
             self._failed(words, now)
