@@ -116,6 +116,9 @@ class Feeder:
         # the order of hand-overs is the order of the items
         with self._handing:
             items, self._buffer = self._buffer, deque()
+            if not items and not closed:
+                # another thread was first, and may have handed over the last
+                return
             self._handed += len(items)
             self._dispatcher.extend(self._call, items, closed=closed)
 

@@ -20,8 +20,9 @@ class RetryPolicy:
 class BatchPolicy:
     """How much one worker is given at a time."""
 
-    #: seconds of work that one entry aims at
-    target: float = attrs.field(default=0.0015, validator=_positive)
+    #: seconds of work that one entry aims at; tasks of 1 ms cost 200 µs of CPU each in entries of
+    #: this size, 500 in entries of a fifth, and the last entries shrink by themselves
+    target: float = attrs.field(default=0.008, validator=_positive)
     #: units in one entry at most
     max_units: int = attrs.field(default=4096, validator=_at_least_one)
     #: bytes of arguments in one entry at most, where their size was observed
