@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.transport import codec, wire
+from fiber.transport import codec, fork, wire
 from fiber.transport.handshake import Hello
 from fiber.transport.identity import Credentials
 from fiber.transport.link import Link
@@ -168,6 +168,9 @@ class Client:
 
     def close(self) -> None:
         """Close the link; open calls end in PeerLostError. Idempotent."""
+        if fork.is_stranger():
+            # nothing here is ours any more, and another thread may have held the lock
+            return
         with self._lock:
             if self._closed:
                 return

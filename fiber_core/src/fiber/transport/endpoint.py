@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
-from fiber.transport import wire
+from fiber.transport import fork, wire
 from fiber.transport.handshake import Hello, Listener
 from fiber.transport.identity import Credentials
 from fiber.transport.nng import BACKLOG, ListeningSocket
@@ -214,7 +214,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Close every pipe and every listener; idempotent."""
-        if self._closed:
+        if self._closed or fork.is_stranger():
             return
         self._closed = True
         self._reactor.remove_reader(self._socket.fd)

@@ -91,6 +91,16 @@ def _after_fork_in_child() -> None:
 
 
 def _close_descriptors() -> None:
+    # with one, whoever looks at a socket makes it non-blocking, for the parent as well
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        _close_ours()
+    finally:
+        socket.setdefaulttimeout(timeout)
+
+
+def _close_ours() -> None:
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
             numbers = [int(name) for name in os.listdir(folder)]  # noqa: PTH208 - least that can go wrong after a fork

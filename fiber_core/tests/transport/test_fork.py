@@ -1,0 +1,453 @@
+"""A user's own fork while fiber is in use: the child lives and ends well, and deceives nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import transport_world
+from fiber.exceptions import PeerLostError
+from fiber.transport import fork
+from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
+from fiber.transport.wire import Kind
+from transport_world import PATIENCE, Echo, Mailbox, hello
+
+#: opens everything there is, as a runtime does
+_OPEN = """
+import gc, json, os, socket, sys, threading, time
+from pathlib import Path
+from transport_world import Listening, Mailbox, hello
+from fiber.exceptions import ForkedError, PeerLostError
+from fiber.transport import fork
+from fiber.transport.client import Client
+from fiber.transport.endpoint import Endpoint
+from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
+from fiber.transport.reactor import Reactor
+from fiber.transport.wire import Kind
+
+def open_all(scheme, folder):
+    global listening, link, client, peer
+    listening = Listening(scheme, folder)
+    fork.register(listening.reactor)
+    link = listening.link()
+    client = Client(listening.url, listening.credentials, hello("client"), listening.reactor)
+    peer = listening.peer("dialler")
+    assert works()
+
+def works():
+    link.send(Kind.CALL, 1, 1, [b"x"])
+    answer = link.receive(timeout=20)
+    pending = client.call(1, [b"y"])
+    return bytes(answer.body) == b"x" and pending.wait(20) and bytes(pending.result()) == b"y"
+
+def close_all():
+    client.close()
+    listening.close()
+
+def in_child(action, *arguments):
+    pid = os.fork()
+    if not pid:
+        sys.stdin.close()
+        action(*arguments)
+        sys.exit(0)
+    return pid
+
+def ended_well(pid):
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code == 0, f"the child ended with {code}"
+
+scheme, folder = sys.argv[1], Path(sys.argv[2])
+"""
+
+
+def run(script, scheme, folder, *, timeout=40):
+    """Run a script in a process of its own; returns what it printed."""
+    source = _OPEN + textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source, scheme, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=_environ(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def _environ():
+    support = str(Path(transport_world.__file__).parent)
+    paths = [support, os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+class TestTheChild:
+    def test_it_ends_well_whatever_it_collects_or_closes(self, scheme, folder):
+        run(
+            """
+            open_all(scheme, folder)
+
+            def collect():
+                global listening, link, client, peer
+                del listening, link, client, peer
+                gc.collect()
+
+            def close():
+                close_all()
+                link.close()
+                gc.collect()
+
+            for action in (int, collect, close, gc.collect):
+                ended_well(in_child(action))
+                assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+    def test_calling_fiber_there_is_an_error_with_the_way_out(self, scheme, folder):
+        out = run(
+            """
+            open_all(scheme, folder)
+
+            def use():
+                assert fork.is_stranger()
+                for attempt in (
+                    lambda: link.receive(timeout=0),
+                    lambda: link.receive(),
+                    lambda: Link(listening.url, listening.credentials, hello("x")),
+                    lambda: Client(listening.url, listening.credentials, hello("x"), Reactor()),
+                    lambda: Endpoint(listening.credentials, hello("x"), listening.reactor),
+                    lambda: peer.send(Kind.CAST, 1, 1, [b"x"]),
+                    fork.check,
+                ):
+                    try:
+                        attempt()
+                    except ForkedError as error:
+                        words = str(error)
+                    else:
+                        raise AssertionError(attempt)
+                for attempt in (lambda: link.send(Kind.CAST, 1), lambda: client.cast(1, [])):
+                    try:
+                        attempt()
+                    except (ForkedError, PeerLostError):
+                        continue
+                    raise AssertionError(attempt)
+                print(words, flush=True)
+                # the thread of a reactor that was made here has no name in the parent
+                os._exit(0)
+
+            ended_well(in_child(use))
+            assert not fork.is_stranger()
+            assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+        assert "was forked from one that already used fiber" in out
+        assert "start it with fiber.Process, or fork before the first use" in out
+
+    def test_one_forked_before_the_first_use_may_use_fiber(self, scheme, folder):
+        run(
+            """
+            def use():
+                open_all(scheme, folder)
+                close_all()
+
+            for _ in range(2):
+                ended_well(in_child(use))
+            open_all(scheme, folder)
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+    def test_its_own_children_end_well_too(self, scheme, folder):
+        run(
+            """
+            open_all(scheme, folder)
+            ended_well(in_child(lambda: ended_well(in_child(gc.collect))))
+            assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+    def test_it_may_be_forked_by_the_handler_thread(self, scheme, folder):
+        run(
+            """
+            open_all(scheme, folder)
+            forked = []
+            done = threading.Event()
+
+            def fork_there():
+                pid = os.fork()
+                if not pid:
+                    close_all()
+                    gc.collect()
+                    os._exit(0)
+                forked.append(pid)
+                done.set()
+
+            listening.reactor.call_soon(fork_there)
+            assert done.wait(20)
+            ended_well(forked[0])
+            assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+    def test_locks_that_other_threads_hold_keep_it_from_nothing(self, folder):
+        run(
+            """
+            open_all("ipc", folder)
+            held = [
+                listening.reactor._lock,
+                listening.endpoint._lock,
+                listening.endpoint._socket._lock,
+                peer._lock,
+                link._large,
+                link._socket._lock,
+                link._socket._order,
+                client._lock,
+                client._link._socket._order,
+            ]
+            holding, go = threading.Event(), threading.Event()
+
+            def hold():
+                for lock in held:
+                    lock.acquire()
+                holding.set()
+                go.wait(30)
+                for lock in held:
+                    lock.release()
+
+            thread = threading.Thread(target=hold)
+            thread.start()
+            assert holding.wait(20)
+
+            def act():
+                listening.reactor.call_soon(int)
+                listening.endpoint.close()
+                link.close()
+                listening.reactor.stop()
+                gc.collect()
+
+            pid = in_child(act)
+            deadline = time.monotonic() + 20
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                assert time.monotonic() < deadline, "the child waits for a lock"
+                time.sleep(0.01)
+            go.set()
+            thread.join()
+            assert works()
+            close_all()
+            """,
+            "ipc",
+            folder,
+        )
+
+    def test_threads_busy_with_fiber_do_not_disturb_it(self, scheme, folder):
+        """Forked at random moments of traffic, as a data loader does in the midst of training."""
+        run(
+            """
+            open_all(scheme, folder)
+            stop = threading.Event()
+
+            def traffic():
+                while not stop.is_set():
+                    pending = client.call(1, [b"x" * 100_000])
+                    assert pending.wait(20)
+
+            threads = [threading.Thread(target=traffic) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for _ in range(15):
+                ended_well(in_child(gc.collect))
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+    def test_it_leaves_no_byte_where_the_parent_waits(self, folder):
+        """The pipe that tells of an end is the parent's too."""
+        run(
+            """
+            import select
+            open_all("ipc", folder)
+            ended_well(in_child(lambda: (link.close(), client.close())))
+            assert not select.select([link.end_fd, client._link.end_fd], [], [], 0)[0]
+            assert works()
+            close_all()
+            """,
+            "ipc",
+            folder,
+        )
+
+
+class TestWhatIsTheUsers:
+    def test_a_pool_of_the_stdlibs_works_meanwhile(self, scheme, folder):
+        out = run(
+            """
+            import multiprocessing
+            open_all(scheme, folder)
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert works()
+                print(pool.map(abs, range(-3, 0)))
+                assert works()
+            pool.join()
+            assert works()
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+        assert out == "[3, 2, 1]\n"
+
+    def test_its_sockets_stay_open_and_as_they_are(self, folder):
+        run(
+            """
+            # with a default timeout, looking at a socket makes it non-blocking
+            server = socket.create_server(("127.0.0.1", 0))
+            near = socket.create_connection(server.getsockname())
+            far, _ = server.accept()
+            unix, other = socket.socketpair()
+            socket.setdefaulttimeout(5)
+            open_all("tls+tcp", folder)
+
+            def use():
+                assert os.get_blocking(near.fileno()) and os.get_blocking(unix.fileno())
+                assert socket.getdefaulttimeout() == 5
+                near.sendall(b"from the child")
+                unix.sendall(b"from the child")
+
+            ended_well(in_child(use))
+            for one in (far, other):
+                assert one.recv(100) == b"from the child"
+            for one in (near, far, unix, other, server):
+                assert os.get_blocking(one.fileno())
+                one.close()
+            close_all()
+            """,
+            "ipc",
+            folder,
+        )
+
+    def test_its_other_programs_inherit_no_descriptor(self, scheme, folder):
+        run(
+            """
+            open_all(scheme, folder)
+            numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+            for number in numbers:
+                if number > 2:
+                    try:
+                        assert not os.get_inheritable(number), number
+                    except OSError:
+                        continue
+            close_all()
+            """,
+            scheme,
+            folder,
+        )
+
+
+class TestTheParentsDeath:
+    def test_peers_see_it_although_the_child_lives_on(self, scheme, folder, listen):
+        """The child's copies of the descriptors must not keep the connections open."""
+        ours = listen(scheme)
+        mailbox = Mailbox()
+        ours.endpoint.serve(2, mailbox)
+        script = """
+        credentials = Credentials.from_json(json.loads(sys.stdin.readline()))
+        url = sys.stdin.readline().strip()
+        listening = Listening(scheme, folder, credentials=credentials)
+        dialled = Link(url, credentials, hello("parent"))
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.write(write, b"x")
+            time.sleep(60)
+            os._exit(0)
+        os.read(read, 1)
+        print(pid, listening.url, flush=True)
+        time.sleep(60)
+        """
+        theirs = folder / "theirs"
+        theirs.mkdir()
+        parent = subprocess.Popen(
+            [sys.executable, "-c", _OPEN + textwrap.dedent(script), scheme, str(theirs)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environ(),
+        )
+        child = None
+        try:
+            parent.stdin.write(json.dumps(ours.credentials.with_certificate().to_json()) + "\n")
+            parent.stdin.write(ours.url + "\n")
+            parent.stdin.flush()
+            pid, url = parent.stdout.readline().split()
+            child = psutil.Process(int(pid))
+            link = Link(url, ours.credentials, hello("third"))
+            assert ours.peer("parent").alive
+            began = time.monotonic()
+            os.kill(parent.pid, signal.SIGKILL)
+            with pytest.raises(PeerLostError):
+                link.receive(timeout=PATIENCE)
+            assert mailbox.next_lost().ident == "parent"
+            assert time.monotonic() - began < PATIENCE / 2
+            assert child.is_running()
+            assert child.status() != psutil.STATUS_ZOMBIE
+            link.close()
+        finally:
+            if child is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            parent.kill()
+            # ends with the last that holds its output
+            parent.communicate(timeout=PATIENCE)
+
+
+class TestHere:
+    def test_a_process_that_was_not_forked_is_no_stranger(self):
+        assert not fork.is_stranger()
+        fork.check()
+
+    def test_addresses_of_all_kinds_are_remembered(self, monkeypatch):
+        for name in ("_addresses", "_own_ports", "_peer_ports"):
+            monkeypatch.setattr(fork, name, set())
+        fork.remember_listener("ipc:///run/x")
+        fork.remember_listener("tls+tcp://0.0.0.0:7001")
+        fork.remember_dialled("tls+tcp://[::1]:7002")
+        fork.remember_dialled("inproc://nothing")
+        assert fork._addresses == {"/run/x"}
+        assert (fork._own_ports, fork._peer_ports) == ({7001}, {7002})
+
+    def test_an_echo_keeps_nothing(self):
+        Echo().on_peer_lost(None)
+        assert Credentials.new().certificate is None
+        assert Kind.CALL.name == "CALL"
