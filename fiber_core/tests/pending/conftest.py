@@ -7,6 +7,7 @@ import pytest
 from fiber.model import Reason, ReasonKind
 from fiber.model.task import Attempt
 from fiber.pending import (
+    BatchPolicy,
     Dispatch,
     PendingTable,
     Tick,
@@ -25,6 +26,8 @@ class Play:
     """A table with a clock and the entries that were dispatched from it."""
 
     def __init__(self, **policies):
+        # the tests' numbers are those of this target, whatever the default is
+        policies.setdefault("batching", BatchPolicy(target=0.0015))
         self.table = PendingTable(**policies)
         self.now = 100.0
         self.sent = []
