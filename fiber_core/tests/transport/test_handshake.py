@@ -194,18 +194,24 @@ class TestVersions:
         [
             (
                 {"fiber": "0.2.0"},
-                "fiber is 0.1.0 on here (pid 1) and 0.2.0 on there (pid 2); install the same one "
-                "on both: pip install 'fiber-core==0.1.0'",
+                (
+                    "fiber is 0.1.0 on here (pid 1) and 0.2.0 on there (pid 2); install the same one "
+                    "on both: pip install 'fiber-core==0.1.0'"
+                ),
             ),
             (
                 {"cloudpickle": "2.9"},
-                "cloudpickle is 3.1.2 on here (pid 1) and 2.9 on there (pid 2); install the same "
-                "one on both: pip install 'cloudpickle==3.1.2'",
+                (
+                    "cloudpickle is 3.1.2 on here (pid 1) and 2.9 on there (pid 2); install the same "
+                    "one on both: pip install 'cloudpickle==3.1.2'"
+                ),
             ),
             (
                 {"python": "3.12"},
-                "Python is 3.11 on here (pid 1) and 3.12 on there (pid 2); functions cannot be "
-                "sent between them: use the same minor version on both",
+                (
+                    "Python is 3.11 on here (pid 1) and 3.12 on there (pid 2); functions cannot be "
+                    "sent between them: use the same minor version on both"
+                ),
             ),
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import queue
@@ -52,7 +53,7 @@ class TestActions:
     def test_threads_lose_none(self, reactor, called):
         def many(name):
             for number in range(500):
-                reactor.call_soon(lambda: called.put((name, number)))
+                reactor.call_soon(functools.partial(called.put, (name, number)))
 
         threads = [threading.Thread(target=many, args=(name,)) for name in range(8)]
         for thread in threads:

@@ -1,0 +1,76 @@
+"""Another process that loads what the codec made and calls it, as a worker of a prompt's would."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fiber.transport import codec, wire
+
+__all__ = ["Elsewhere"]
+
+_LENGTH = struct.Struct("<Q")
+#: has no module of its own by the name of __main__, as a process that fiber starts has none
+_SCRIPT = """
+import struct, sys, types
+from fiber.transport import codec, wire
+module = types.ModuleType("__mp_main__")
+sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+codec.set_main_by_reference(sys.argv[1] == "by reference")
+length, given, taken = struct.Struct("<Q"), sys.stdin.buffer, sys.stdout.buffer
+sys.stdout = sys.stderr
+while head := given.read(8):
+    body = bytearray(given.read(length.unpack(head)[0]))
+    try:
+        function, arguments = codec.loads(memoryview(body))
+        answer = True, function(*arguments)
+        whole = wire.joined(codec.dumps(answer))
+    except Exception as error:
+        whole = wire.joined(codec.dumps((False, codec.with_traceback(error))))
+    taken.write(length.pack(len(whole)) + whole)
+    taken.flush()
+"""
+
+
+class Elsewhere:
+    """A process that calls what it is sent, one after another."""
+
+    def __init__(self, *, paths: Iterable[Path] = (), main_by_reference: bool = False) -> None:
+        known = [str(path) for path in paths] + [os.environ.get("PYTHONPATH", "")]
+        how = "by reference" if main_by_reference else "by value"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, known))},
+        )
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate(timeout=20)
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a function there; returns what it returned, or raises what it raised."""
+        whole = wire.joined(codec.dumps((function, arguments)))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(_LENGTH.pack(len(whole)) + whole)
+        self._process.stdin.flush()
+        (size,) = _LENGTH.unpack(self._process.stdout.read(8))
+        is_result, answer = codec.loads(memoryview(bytearray(self._process.stdout.read(size))))
+        if not is_result:
+            raise answer
+        return answer
