@@ -1,12 +1,10 @@
-"""Pipes between processes as users see them."""
+"""Pipes in one process, and waiting for several things at once."""
 
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import queue
-import signal
 import socket
 import threading
 from multiprocessing import BufferTooShort
@@ -42,51 +40,12 @@ def ends():
         yield first, second
 
 
-# what children do
-
-
 def echo(end):
     try:
         while True:
             end.send(end.recv())
     except EOFError:
         end.close()
-
-
-def echo_bytes(end):
-    end.send_bytes(end.recv_bytes())
-
-
-def send_range(end, count):
-    for number in range(count):
-        end.send(number)
-
-
-def close_and_wait(end, go):
-    end.close()
-    go.get()
-
-
-def wait_forever(end, ready):
-    ready.put(True)
-    signal.pause()
-
-
-def read_some(end, results):
-    got = []
-    while (value := end.recv()) is not None:
-        got.append(value)
-    results.put(got)
-
-
-def pass_on(source):
-    end = source.get()
-    end.send("through a queue")
-
-
-def say_hello(task):
-    number, end = task
-    end.send(number)
 
 
 def poll_and_tell(end, results):
@@ -96,22 +55,6 @@ def poll_and_tell(end, results):
     results.put(end.poll(PATIENCE))
     results.put(wait([end], PATIENCE) == [end])
     results.put(end.recv())
-
-
-def send_until_broken(end, results):
-    try:
-        while True:
-            end.send(bytes(1000))
-    except BrokenPipeError:
-        results.put("broken")
-
-
-def make_pipe(results, go):
-    mine, theirs = fiber.Pipe()
-    results.put(theirs)
-    theirs.close()
-    mine.send("from its maker")
-    go.get()
 
 
 # -- in one process
@@ -243,162 +186,6 @@ def test_a_forgotten_end_is_a_closed_one():
     assert second.recv() == 1
     with pytest.raises(EOFError):
         second.recv()
-
-
-# -- between processes
-
-
-@pytest.mark.parametrize("size", [10, 2**20 + 1, 20 * 2**20])
-def test_messages_of_any_size_make_the_way_there_and_back(ends, size):
-    here, there = ends
-    child = start(echo, there)
-    there.close()
-    value = os.urandom(1000) * (size // 1000 + 1)
-    here.send(value)
-
-    assert here.recv() == value
-    here.close()
-    finish(child)
-
-
-def test_bytes_make_the_way_there_and_back(ends):
-    here, there = ends
-    child = start(echo_bytes, there)
-    here.send_bytes(b"\x00\xff" * 100)
-
-    assert here.recv_bytes() == b"\x00\xff" * 100
-    finish(child)
-
-
-def test_an_end_closed_here_right_after_the_start_works_in_the_child(ends):
-    here, there = ends
-    child = start(echo, there)
-    there.close()
-    here.send("hello")
-
-    assert here.recv() == "hello"
-    here.close()
-    finish(child)
-
-
-def test_the_childs_close_is_heard_while_it_lives_on(ends):
-    here, there = ends
-    go = fiber.Queue()
-    child = start(close_and_wait, there, go)
-    there.close()
-
-    with pytest.raises(EOFError):
-        here.recv()
-    go.put(True)
-    finish(child)
-
-
-def test_the_childs_end_is_heard_after_all_it_sent(ends):
-    here, there = ends
-    child = start(send_range, there, 1000)
-    there.close()
-
-    assert [here.recv() for _ in range(1000)] == list(range(1000))
-    with pytest.raises(EOFError):
-        here.recv()
-    finish(child)
-
-
-def test_the_childs_death_is_heard(ends):
-    here, there = ends
-    ready = fiber.Queue()
-    child = start(wait_forever, there, ready)
-    there.close()
-    ready.get(timeout=PATIENCE)
-    os.kill(child.pid, signal.SIGKILL)
-
-    with pytest.raises(EOFError):
-        here.recv()
-    with pytest.raises(BrokenPipeError):
-        here.send(1)
-    child.join(PATIENCE)
-
-
-def test_a_child_that_never_came_so_far_is_heard_of_as_well(ends):
-    here, there = ends
-    child = start(len, there)
-    there.close()
-
-    with pytest.raises(EOFError):
-        here.recv()
-    child.join(PATIENCE)
-    assert child.exitcode == 1
-
-
-def test_a_child_hears_that_nobody_reads(ends):
-    here, there = ends
-    results = fiber.Queue()
-    child = start(send_until_broken, there, results)
-    there.close()
-    here.recv()
-    here.close()
-
-    assert results.get(timeout=PATIENCE) == "broken"
-    finish(child)
-
-
-def test_many_readers_of_one_end_get_each_message_once(ends):
-    here, there = ends
-    results = fiber.Queue()
-    readers = [start(read_some, there, results) for _ in range(3)]
-    for number in range(300):
-        here.send(number)
-    for _ in readers:
-        here.send(None)
-    got = [results.get(timeout=PATIENCE) for _ in readers]
-    finish(*readers)
-
-    assert sorted(number for part in got for number in part) == list(range(300))
-
-
-def test_many_writers_of_one_end_are_heard_whole(ends):
-    here, there = ends
-    writers = [start(send_range, there, 200) for _ in range(3)]
-    got = [here.recv() for _ in range(600)]
-    finish(*writers)
-
-    assert sorted(got) == sorted(list(range(200)) * 3)
-
-
-def test_an_end_travels_through_a_queue(ends):
-    here, there = ends
-    outer = fiber.Queue()
-    child = start(pass_on, outer)
-    outer.put(there)
-    there.close()
-
-    assert here.recv() == "through a queue"
-    with pytest.raises(EOFError):
-        here.recv()
-    finish(child)
-
-
-def test_an_end_travels_in_the_arguments_of_a_pools_tasks(ends):
-    here, there = ends
-    with fiber.Pool(2) as pool:
-        pool.map(say_hello, [(number, there) for number in range(10)])
-        there.close()
-
-        assert sorted(here.recv() for _ in range(10)) == list(range(10))
-
-
-def test_a_pipe_whose_maker_keeps_one_end_ends_with_it():
-    results, go = fiber.Queue(), fiber.Queue()
-    child = start(make_pipe, results, go)
-    end = results.get(timeout=PATIENCE)
-    assert end.recv() == "from its maker"
-    os.kill(child.pid, signal.SIGKILL)
-
-    with pytest.raises(EOFError, match="the process that this pipe lives in is gone"):
-        end.recv()
-    with pytest.raises(BrokenPipeError):
-        end.send(1)
-    child.join(PATIENCE)
 
 
 # -- poll and wait

@@ -19,12 +19,12 @@ NONSENSE = {
     "an unknown operation": b"\xff\x00",
     "an attach cut short": protocol.ATTACH.pack(Op.ATTACH, 0, 0, 0, b"")[:-1],
     "a lane that is not there": protocol.SIZE.pack(Op.SIZE, 9),
-    "a mode that is none": protocol.ASK.pack(Op.ASK, 0, 9, 1, 0),
-    "a wish for nothing": protocol.ASK.pack(Op.ASK, 0, 0, 0, 0),
+    "a mode that is none": protocol.ASK.pack(Op.ASK, 0, 9, 1, 0, 0),
+    "a wish for nothing": protocol.ASK.pack(Op.ASK, 0, 0, 0, 0, 0),
     "more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
     "more given back than given": protocol.GIVE.pack(Op.GIVE, 0, 0, 5),
-    "a batch cut short": protocol.PUT.pack(Op.PUT, 0, 1) + items.pack([b"abc"])[0][:-1],
-    "tickets that are none": protocol.PUT.pack(Op.PUT, 0, 1)
+    "a batch cut short": protocol.PUT.pack(Op.PUT, 0) + items.pack([b"abc"])[0][:-1],
+    "tickets that are none": protocol.PUT.pack(Op.PUT, 0)
     + b"".join(items.pack([Laden(b"\x02\0\0\0{]")])),
 }
 

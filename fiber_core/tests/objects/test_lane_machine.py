@@ -52,9 +52,10 @@ class Histories(RuleBasedStateMachine):
             if isinstance(one, Give) and one.request.reader is None:
                 self.handed_out += one.items
             elif isinstance(one, Give):
-                self.readers[one.request.reader].hears.append(("items", one.first, one.items))
+                heard = ("items", one.first, one.items, one.kept)
+                self.readers[one.request.reader].hears.append(heard)
             elif isinstance(one, Nothing) and one.request.reader is not None:
-                self.readers[one.request.reader].hears.append(("items", 0, []))
+                self.readers[one.request.reader].hears.append(("items", 0, [], False))
             elif isinstance(one, Recall):
                 self.readers[one.reader].hears.append(("recall",))
             elif isinstance(one, Accepted):
@@ -138,8 +139,8 @@ class Histories(RuleBasedStateMachine):
             reader.notes[:] = [upto, after, upto]
             reader.says.append(("give", after, upto))
             return
-        first, items = rest
-        reader.asking = False
+        first, items, kept = rest
+        reader.asking = kept
         if items:
             assert first == reader.delivered + 1
             reader.delivered += len(items)

@@ -29,7 +29,7 @@ from fiber.objects.orders import (
     Request,
     Watch,
 )
-from fiber.objects.protocol import Answer, Mode, Op, Outcome, Word
+from fiber.objects.protocol import Mode, Op, Outcome, Word
 from fiber.objects.shared import Shared
 from fiber.objects.waiting import Bidder, Waiter
 from fiber.transport.endpoint import Peer
@@ -51,6 +51,8 @@ class _PeerRequest(Request):
 @attrs.define(eq=False, slots=True)
 class _PeerOffer(Offer):
     peer: Peer = attrs.field(kw_only=True)
+    #: True where the writer waits for the outcome
+    is_call: bool = attrs.field(default=False, kw_only=True)
 
 
 class Channel(Shared):
@@ -62,6 +64,8 @@ class Channel(Shared):
             Lane(maxsize=lane.maxsize, max_bytes=lane.max_bytes) for lane in self.shape.lanes
         ]
         self._bells: list[Bell | None] = [None] * len(self.lanes)
+        # batches of each writer that are in, and of how many of them it has heard
+        self._counts: dict[tuple[Peer, int], list[int]] = {}
 
     # -- for threads here
 
@@ -85,21 +89,21 @@ class Channel(Shared):
         for one in instructions:
             match one:
                 case Give():
-                    self._give(one)
+                    self._give(lane, one)
                 case Accepted():
-                    self._judge(Outcome.ACCEPTED, one.offer)
+                    self._judge(Outcome.ACCEPTED, lane, one.offer)
                 case Nothing():
-                    self._without(Answer.NOTHING, one.request)
+                    self._without(Word.NOTHING, lane, one.request)
                 case Recall():
                     self._tell(one.reader, lane, Word.RECALL)
                 case Watch():
                     self._store.call_later(GRACE, functools.partial(self._overdue, lane))
                 case End():
-                    self._without(Answer.END, one.request)
+                    self._without(Word.END, lane, one.request)
                 case Refused():
-                    self._judge(Outcome.FULL, one.offer)
+                    self._judge(Outcome.FULL, lane, one.offer)
                 case Broken():
-                    self._judge(Outcome.BROKEN, one.offer)
+                    self._judge(Outcome.BROKEN, lane, one.offer)
                 case Drop():
                     self._let_go_of(one.items)
         self.changed(lane)
@@ -158,6 +162,9 @@ class Channel(Shared):
         lane = self.shape.lane_read_by(end)
         if lane is not None:
             self.carry(lane, self.lanes[lane].lose(peer))
+        written = self.shape.lane_written_by(end)
+        if written is not None:
+            self._counts.pop((peer, written), None)
 
     def _left(self, end: int) -> None:
         lane = self.shape.lane_read_by(end)
@@ -186,13 +193,15 @@ class Channel(Shared):
         number = body[1]
         lane = self.lanes[number]
         if op == Op.PUT:
-            self._put(peer, message, number)
+            self._put(peer, number, body[protocol.PUT.size :], None)
+        elif op == Op.OFFER:
+            self._put(peer, number, body[protocol.OFFER.size :], message)
         elif op == Op.ASK:
-            _, _, mode, want, settled = protocol.read(protocol.ASK, body)
+            _, _, mode, want, settled, session = protocol.read(protocol.ASK, body)
             if mode > Mode.STANDING or not want:
                 msg = f"a reader asks for {want} items in mode {mode}"
                 raise WireError(msg)
-            request = _PeerRequest(peer, message.id, want, Mode(mode), peer=peer)
+            request = _PeerRequest(peer, session, want, Mode(mode), peer=peer)
             self.carry(number, lane.ask(request, settled))
         elif op == Op.SETTLE:
             self.carry(number, lane.settle(peer, protocol.read(protocol.SETTLE, body)[2]))
@@ -211,14 +220,17 @@ class Channel(Shared):
         else:
             super()._answer(peer, message, op)
 
-    def _put(self, peer: Peer, message: Message, number: int) -> None:
-        _, _, wait = protocol.read(protocol.PUT, message.body)
-        batch = deque(items.unpack(message.body[protocol.PUT.size :]))
-        for item in batch:
+    def _put(self, peer: Peer, number: int, batch: memoryview, call: Message | None) -> None:
+        came = deque(items.unpack(batch))
+        for item in came:
             if isinstance(item, Laden):
                 # nonsense is this peer's fault now, and would be nobody's later
                 item.tickets()
-        offer = _PeerOffer(peer, batch, message.id, bool(wait), peer=peer)
+        if call is None:
+            offer = _PeerOffer(peer, came, peer=peer)
+        else:
+            _, _, wait = protocol.read(protocol.OFFER, call.body)
+            offer = _PeerOffer(peer, came, call.id, bool(wait), peer=peer, is_call=True)
         self.carry(number, self.lanes[number].offer(offer))
 
     def _tell(self, peer: object, lane: int, word: Word) -> None:
@@ -227,28 +239,43 @@ class Channel(Shared):
 
     # -- carrying out
 
-    def _give(self, one: Give) -> None:
+    def _give(self, lane: int, one: Give) -> None:
         request = one.request
         if isinstance(request, Waiter):
-            request.settle(Answer.ITEMS, one.items[0] if one.items else None)
+            request.settle(Word.ITEMS, one.items[0] if one.items else None)
         elif isinstance(request, _PeerRequest):
-            head = protocol.ANSWER.pack(Answer.ITEMS, one.first)
-            batch = items.pack(one.items)
-            request.peer.send(Frame.REPLY, self.target, request.number, [head, *batch])
+            head = protocol.ANSWER.pack(Word.ITEMS, lane, request.number, one.kept, one.first)
+            request.peer.send(Frame.CAST, self.target, 0, [head, *items.pack(one.items)])
 
-    def _without(self, answer: Answer, request: Request) -> None:
+    def _without(self, word: Word, lane: int, request: Request) -> None:
         if isinstance(request, Waiter):
-            request.settle(answer, None)
+            request.settle(word, None)
         elif isinstance(request, _PeerRequest):
-            head = protocol.ANSWER.pack(answer, 0)
-            request.peer.send(Frame.REPLY, self.target, request.number, [head])
+            head = protocol.ANSWER.pack(word, lane, request.number, 0, 0)
+            request.peer.send(Frame.CAST, self.target, 0, [head])
 
-    def _judge(self, outcome: Outcome, offer: Offer) -> None:
+    def _judge(self, outcome: Outcome, lane: int, offer: Offer) -> None:
         if isinstance(offer, Bidder):
             offer.settle(outcome)
         elif isinstance(offer, _PeerOffer):
-            answer = protocol.OUTCOME.pack(outcome)
-            offer.peer.send(Frame.REPLY, self.target, offer.number, [answer])
+            if offer.is_call:
+                answer = protocol.OUTCOME.pack(outcome)
+                offer.peer.send(Frame.REPLY, self.target, offer.number, [answer])
+            elif outcome is Outcome.BROKEN:
+                self._tell(offer.peer, lane, Word.BROKEN)
+            else:
+                self._took(offer.peer, lane)
+
+    def _took(self, peer: Peer, lane: int) -> None:
+        """A batch is in; its writer hears of some at a time."""
+        if not peer.alive:
+            return
+        counts = self._counts.setdefault((peer, lane), [0, 0])
+        counts[0] += 1
+        if counts[0] - counts[1] >= protocol.TAKEN_AFTER:
+            counts[1] = counts[0]
+            word = protocol.TAKEN.pack(Word.TAKEN, lane, counts[0])
+            peer.send(Frame.CAST, self.target, 0, [word])
 
     def _overdue(self, lane: int) -> None:
         with self.lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import weakref
-from typing import Any, TypeVar
+from typing import Any
 
 from fiber.objects import store
 from fiber.objects.address import Address
@@ -13,8 +13,6 @@ from fiber.objects.ends import Channels
 from fiber.objects.items import Item, Laden
 from fiber.objects.references import ANY, LASTING
 from fiber.transport import codec
-
-_H = TypeVar("_H", bound="Handle")
 
 # tickets by what carries them, and of pickles that nothing of ours carries
 _carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
@@ -53,7 +51,7 @@ class Handle:
         )
 
     @classmethod
-    def _load(cls: type[_H], address: Address, end: int, ticket: int, *state: Any) -> _H:
+    def _load(cls, address: Address, end: int, ticket: int, *state: Any) -> Handle:
         """The handle of a pickle."""
         handle = cls.__new__(cls)
         handle._restore(*state)  # noqa: SLF001 - its own

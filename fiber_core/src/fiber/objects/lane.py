@@ -34,6 +34,8 @@ from fiber.objects.protocol import Mode
 
 #: bytes in one delivery, more only where one item is larger
 MAX_DELIVERY = 512 * 1024
+# bytes up to which a delivery leaves its request in place for what comes next
+_KEEP = 64 * 1024
 
 _position = itemgetter(0)
 
@@ -177,8 +179,12 @@ class Lane:
         if request.reader is not None:
             self.open(request.reader)
             self._books[request.reader].settle(settled)
+        out: Instructions = []
+        if request.is_urgent and self._waiting:
+            # those that are only kept must not get what this one waits for
+            self._end_kept(out)
         self._waiting.append(request)
-        return self.advance()
+        return out + self.advance()
 
     def settle(self, reader: Hashable, upto: int) -> Instructions:
         """A reader has handed out all up to a number.
@@ -202,7 +208,10 @@ class Lane:
         if book is None:
             return []
         self._put_back(book.give_back(after, upto))
-        return self.advance()
+        out: Instructions = []
+        # it is not to get them again at once
+        self._end_kept(out, reader)
+        return out + self.advance()
 
     def cancel(self, request: Request) -> bool:
         """Forget a waiting request; False where it was answered already."""
@@ -247,7 +256,7 @@ class Lane:
                     if not request.patience:
                         self._waiting.remove(request)
                         out.append(Nothing(request))
-            if any(request.mode is not Mode.STANDING for request in self._waiting):
+            if any(request.is_urgent for request in self._waiting):
                 self._recall(out)
         return out + self.advance()
 
@@ -296,11 +305,22 @@ class Lane:
                 continue
             placed = self._take(self._share(request))
             items = [item for _, item in placed]
-            first = 0
-            if request.reader is not None:
-                first = self._books[request.reader].deliver(placed)
-            out.append(Give(request, first, items))
+            if request.reader is None:
+                out.append(Give(request, 0, items))
+                continue
+            first = self._books[request.reader].deliver(placed)
+            request.want -= len(items)
+            request.kept = self._may_stay(request, items)
+            if request.kept:
+                self._waiting.append(request)
+            out.append(Give(request, first, items, request.kept))
         return changed
+
+    def _may_stay(self, request: Request, items: list[Item]) -> bool:
+        """True where a lane's only reader is to get what comes next without asking again."""
+        alone = len(self._books) == 1 and not self._waiting and not self.available
+        small = request.want > 0 and sum(map(len, items)) <= _KEEP
+        return alone and small and request.mode is not Mode.NOWAIT
 
     def _share(self, request: Request) -> int:
         """How many items one reader gets: what is left is spread over all of them."""
@@ -308,6 +328,12 @@ class Lane:
         fair = max(1, available // max(1, len(self._books)))
         light = max(1, MAX_DELIVERY * available // max(1, self._bytes))
         return min(request.want, fair, light, available)
+
+    def _end_kept(self, out: Instructions, reader: Hashable = None) -> None:
+        """End requests that nobody is known to wait for, of one reader or all."""
+        for request in [r for r in self._waiting if r.kept and reader in (None, r.reader)]:
+            self._waiting.remove(request)
+            out.append(Nothing(request))
 
     def _take(self, count: int) -> list[Placed]:
         placed: list[Placed] = []
@@ -334,7 +360,7 @@ class Lane:
         hope: Mode | None = None
         for request in list(self._waiting):
             if self._parked(without=request.reader):
-                if request.mode is Mode.NOWAIT or (hope is None and request.mode is Mode.WAIT):
+                if request.mode is Mode.NOWAIT or (hope is None and request.is_urgent):
                     hope = request.mode
             elif self.writers_gone and not self._held:
                 self._waiting.remove(request)

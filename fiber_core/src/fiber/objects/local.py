@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fiber.objects.bell import Bell
 from fiber.objects.items import Item
-from fiber.objects.protocol import Answer, Mode, Outcome
+from fiber.objects.protocol import Mode, Outcome, Word
 from fiber.objects.waiting import Bidder, Waiter, pass_gate
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LocalSource:
             waiter = Waiter(None, mode=Mode.NOWAIT if now else Mode.WAIT, peek=True)
             channel.carry(self._number, lane.ask(waiter))
         self._wait(waiter, None if now else timeout)
-        return waiter.answer in (Answer.ITEMS, Answer.END)
+        return waiter.answer in (Word.ITEMS, Word.END)
 
     def bell(self) -> Bell:
         """What tells of items."""
@@ -81,7 +81,7 @@ class LocalSource:
     def _result(waiter: Waiter) -> Item:
         if waiter.item is not None:
             return waiter.item
-        if waiter.answer is Answer.END:
+        if waiter.answer is Word.END:
             raise EOFError
         raise queue.Empty
 

@@ -20,14 +20,21 @@ class Request:
     """A reader that wants items; a subclass may say where they go."""
 
     reader: Hashable
-    #: the reader's number for it
+    #: the reader's number for its session
     number: int = 0
     #: most items
     want: int = 1
     mode: Mode = Mode.WAIT
     #: True to be told of an item without taking it
     peek: bool = False
+    #: True once it was answered and is still good for more
+    kept: bool = False
     patience: int = _PATIENCE
+
+    @property
+    def is_urgent(self) -> bool:
+        """True where somebody is known to wait for the answer."""
+        return not self.kept and self.mode is not Mode.STANDING
 
 
 @attrs.define(eq=False, slots=True)
@@ -49,6 +56,8 @@ class Give:
     request: Request
     first: int
     items: list[Item]
+    #: True where the request stays
+    kept: bool = False
 
 
 @attrs.frozen

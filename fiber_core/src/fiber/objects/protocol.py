@@ -1,11 +1,15 @@
 """What processes tell each other about a shared object; layouts only.
 
 Every message is for the object's target. The first byte says what it is; all numbers are
-little-endian. Calls are answered: ``PUT``, ``ASK``, ``SIZE``. All else is cast.
+little-endian. ``ATTACH``, ``OFFER`` and ``SIZE`` are calls, all else is cast, in both directions.
 
 A reader's items are numbered from 1 on as they are delivered to it. ``ASK`` and ``SETTLE`` say up
 to which number the reader has handed them to its user; ``GIVE`` says that those after the first
-number and up to the second go back.
+number and up to the second go back. An ``ASK`` is over with its first ``ITEMS``, unless they say
+that it is kept: then what comes later is sent at once, up to the number asked for.
+
+A writer sends ``PUT`` while no more than a few are on their way that the owner has not said to have
+``TAKEN`` in; where the number of items is limited, each is an ``OFFER``.
 """
 
 from __future__ import annotations
@@ -26,16 +30,17 @@ class Op(enum.IntEnum):
     TICKET = 3
     VOID = 4
     PUT = 16
-    ASK = 17
-    SETTLE = 18
-    GIVE = 19
-    CANCEL = 20
-    WITHDRAW = 21
-    SIZE = 22
+    OFFER = 17
+    ASK = 18
+    SETTLE = 19
+    GIVE = 20
+    CANCEL = 21
+    WITHDRAW = 22
+    SIZE = 23
 
 
 class Word(enum.IntEnum):
-    """What the owner says to a holder unasked."""
+    """What the owner says to a holder."""
 
     #: give back what you have not handed out: another reader waits
     RECALL = 1
@@ -43,6 +48,14 @@ class Word(enum.IntEnum):
     HURRY = 2
     #: nobody reads any more
     BROKEN = 3
+    #: so many of your batches are in
+    TAKEN = 4
+    #: here is what you asked for
+    ITEMS = 5
+    #: there is nothing now
+    NOTHING = 6
+    #: there is nothing and never will be
+    END = 7
 
 
 class Mode(enum.IntEnum):
@@ -57,41 +70,41 @@ class Mode(enum.IntEnum):
 
 
 class Outcome(enum.IntEnum):
-    """The answer to ``PUT``."""
+    """The answer to ``OFFER``."""
 
     ACCEPTED = 0
     FULL = 1
     BROKEN = 2
 
 
-class Answer(enum.IntEnum):
-    """The answer to ``ASK``."""
-
-    ITEMS = 0
-    NOTHING = 1
-    END = 2
-
+#: batches that a writer has on their way at most, and after how many the owner says so
+WINDOW = 8
+TAKEN_AFTER = 4
 
 #: end, ticket, slot of the reader's progress or -1, 16 bytes that identify its page, page's name
 ATTACH = struct.Struct("<BBQi16s")
 DETACH = struct.Struct("<BB")
-#: end, ticket, uses (0: any number)
+#: end, ticket, uses
 TICKET = struct.Struct("<BBQI")
 VOID = struct.Struct("<BQ")
+#: lane
+PUT = struct.Struct("<BB")
 #: lane, 1 to wait for room
-PUT = struct.Struct("<BBB")
-#: lane, mode, items wanted, settled
-ASK = struct.Struct("<BBBIQ")
+OFFER = struct.Struct("<BBB")
+#: lane, mode, items wanted, settled, the reader's number for the session
+ASK = struct.Struct("<BBBIQI")
 SETTLE = struct.Struct("<BBQ")
 GIVE = struct.Struct("<BBQQ")
 CANCEL = struct.Struct("<BB")
-#: lane, number of the PUT
+#: lane, number of the OFFER
 WITHDRAW = struct.Struct("<BBQ")
 SIZE = struct.Struct("<BB")
 
 WORD = struct.Struct("<BB")
-#: answer, number of the first item
-ANSWER = struct.Struct("<BQ")
+#: lane, batches
+TAKEN = struct.Struct("<BBQ")
+#: word, lane, session, 1 where the request is kept, number of the first item
+ANSWER = struct.Struct("<BBIBQ")
 OUTCOME = struct.Struct("<B")
 SIZED = struct.Struct("<Q")
 

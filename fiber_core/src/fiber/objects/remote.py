@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import PeerLostError
-from fiber.objects import protocol
+from fiber.exceptions import PeerLostError, TransportError
+from fiber.objects import items, protocol
 from fiber.objects.address import Address, Shape
 from fiber.objects.owner import Owner
 from fiber.objects.protocol import Op, Word
@@ -20,6 +21,8 @@ from fiber.transport.wire import Buffer, Message
 if TYPE_CHECKING:
     from fiber.objects.store import Store
     from fiber.transport.client import Pending
+
+_ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END)
 
 
 class Remote:
@@ -39,6 +42,7 @@ class Remote:
         self._attached: set[int] = set()
         self._sources: dict[int, RemoteSource] = {}
         self._sinks: dict[int, RemoteSink] = {}
+        self._sessions = itertools.count(1)
 
     @property
     def shape(self) -> Shape:
@@ -157,9 +161,18 @@ class Remote:
 
     def on_word(self, message: Message) -> None:
         """On the handler thread: the owner says something unasked."""
-        word, lane = protocol.read(protocol.WORD, message.body)
+        body = message.body
+        word, lane = protocol.read(protocol.WORD, body)
         source, sink = self._sources.get(lane), self._sinks.get(lane)
-        if word == Word.RECALL and source is not None:
+        if word in _ANSWERS:
+            _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
+            if source is not None and source.session == session:
+                batch = body[protocol.ANSWER.size :]
+                came = items.unpack(batch) if word == Word.ITEMS else ()
+                source.answered(word, bool(kept), first, came)
+        elif word == Word.TAKEN and sink is not None:
+            sink.taken(protocol.read(protocol.TAKEN, body)[2])
+        elif word == Word.RECALL and source is not None:
             self.soon(source.give_back)
         elif word == Word.HURRY and source is not None:
             source.hurry()
@@ -181,7 +194,7 @@ class Remote:
     def give_back(self) -> None:
         """This process ends: what was not handed out goes back."""
         for source in list(self._sources.values()):
-            source.give_back()
+            source.close()
 
     # -- inside
 
@@ -190,7 +203,15 @@ class Remote:
         if end not in self._attached:
             slot, mark, page = self._open(end)
             self._attached.add(end)
-        self.cast([protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark), page])
+        head = protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark)
+        self.call([head, page]).then(self._heard)
+
+    def _heard(self, pending: Pending) -> None:
+        """On the handler thread: the owner has noted that we hold an end, or cannot."""
+        try:
+            pending.result()
+        except TransportError as error:
+            self.fail(error)
 
     def _attach_in_vain(self, end: int) -> None:
         if end not in self._attached:
@@ -205,7 +226,7 @@ class Remote:
         if lane is None:
             return -1, b"", b""
         slot = self._owner.slot()
-        self._sources[lane] = RemoteSource(self, lane, slot)
+        self._sources[lane] = RemoteSource(self, lane, slot, next(self._sessions))
         return slot.index, *self._owner.page()
 
     def _drop(self, end: int) -> None:

@@ -12,6 +12,7 @@ from fiber.objects.address import Address, Kind, shape_of
 from fiber.objects.protocol import Op
 from fiber.objects.references import NO_TICKET, References
 from fiber.transport.endpoint import Peer
+from fiber.transport.wire import Kind as Frame
 from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Shared:
         with self.lock:
             if op == Op.ATTACH:
                 self._attach(peer, message)
+                peer.send(Frame.REPLY, self.target, message.id)
             elif op == Op.DETACH:
                 (_, end) = protocol.read(protocol.DETACH, message.body)
                 self._leave(peer, end)

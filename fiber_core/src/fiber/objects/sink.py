@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.objects import items, protocol
 from fiber.objects.items import Item
-from fiber.objects.protocol import Op, Outcome
+from fiber.objects.protocol import WINDOW, Op, Outcome
 
 if TYPE_CHECKING:
     from fiber.objects.remote import Remote
-    from fiber.transport.client import Pending
 
-#: batches on their way that the owner has not taken in
-_WINDOW = 2
 #: most of one batch; one item may be larger
 _BATCH_ITEMS = 4096
 _BATCH_BYTES = 2**20
-#: from here on ``put`` waits for the owner
+#: from here on ``put`` waits until some are on their way
 _PENDING_ITEMS = 4096
 _PENDING_BYTES = 4 * 2**20
+#: a put that comes so many seconds after the last message went out joins others in the next one
+_CROWD = 0.00002
 
 
 class RemoteSink:
-    """Puts go out in batches: the first at once, the next while the owner takes that one in.
+    """A put goes out at once, and many that follow each other closely go out together.
 
     Where the lane has a ``maxsize`` each put waits for the owner's word instead, since only the
     owner knows whether there is room.
@@ -43,13 +43,17 @@ class RemoteSink:
         self._wire = threading.Lock()
         self._pending: deque[Item] = deque()
         self._bytes = 0
-        self._flying = 0
+        # batches sent, and those that the owner has said to have
+        self._sent = self._taken = 0
+        self._sent_at = 0.0
+        # True while the courier is going to send what is pending
+        self._coming = False
         self._waiting = 0
         self._broken = False
         self._error: PeerLostError | None = None
         #: True where the end of this process does not wait
         self.is_abandoned = False
-        self._head = protocol.PUT.pack(Op.PUT, lane, 1)
+        self._head = protocol.PUT.pack(Op.PUT, lane)
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Hand an item over, see :class:`~fiber.objects.ends.Sink`."""
@@ -63,15 +67,21 @@ class RemoteSink:
                 raise queue.Full
             self._pending.append(item)
             self._bytes += len(item)
-            if self._flying >= _WINDOW:
+            if self._coming or self._sent - self._taken >= WINDOW:
                 return
-        self._push(_WINDOW)
+            if time.perf_counter() - self._sent_at < _CROWD:
+                self._coming = True
+        if self._coming:
+            self._remote.soon(self._come)
+            return
+        self._push(block=False)
         if self._error is not None:
-            self._refuse()
+            with self._lock:
+                self._refuse()
 
     def send_all(self) -> None:
         """Send all that was put; what is sent behind it arrives behind it."""
-        self._push(None)
+        self._push(block=True, window=False)
 
     def flush(self) -> None:
         """Wait until all that was put is with the owner, or the owner is gone."""
@@ -82,22 +92,36 @@ class RemoteSink:
         """Let the end of this process wait for nothing that was put."""
         self.is_abandoned = True
 
+    # -- what the owner says
+
+    def taken(self, batches: int) -> None:
+        """So many are in."""
+        with self._lock:
+            self._taken = min(self._sent, batches)
+            if not self._pending or self._coming or self._sent - self._taken >= WINDOW:
+                return
+            self._coming = True
+        self._remote.soon(self._come)
+
     def mark_broken(self) -> None:
         """Nobody reads any more."""
         with self._lock:
             self._broken = True
-            self._pending.clear()
-            self._bytes = 0
-            self._room.notify_all()
+            self._forget()
 
     def fail(self, error: BaseException) -> None:
         """The owner is gone, or the object is."""
         lost = self._remote.loss(error)
         with self._lock:
             self._error = self._error or lost
-            self._pending.clear()
-            self._bytes = 0
-            self._room.notify_all()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._pending.clear()
+        self._bytes = 0
+        self._room.notify_all()
+
+    # -- batches
 
     @property
     def _is_full(self) -> bool:
@@ -123,24 +147,31 @@ class RemoteSink:
         msg = f"nobody reads this {self._remote.shape.name} any more"
         raise BrokenPipeError(msg)
 
-    # -- batches
+    def _come(self) -> None:
+        """On the courier: send what has gathered."""
+        with self._lock:
+            self._coming = False
+        self._push(block=True)
 
-    def _push(self, window: int | None = _WINDOW) -> None:
-        """Send what waits, as far as the window allows; None for all of it."""
-        while self._wire.acquire(blocking=window is None):
+    def _push(self, *, block: bool, window: bool = True) -> None:
+        """Send what is pending, as far as the window allows."""
+        while self._wire.acquire(blocking=block):
             try:
-                while (batch := self._next(window)) is not None:
-                    self._send(batch)
+                while (batch := self._next(window=window)) is not None:
+                    self._remote.cast([self._head, *items.pack(batch)])
+                    self._sent_at = time.perf_counter()
+            except TransportError as error:
+                self.fail(error)
             finally:
                 self._wire.release()
             with self._lock:
                 # what came in between found the wire taken
-                if not self._pending or (window is not None and self._flying >= window):
+                if not self._pending or (window and self._sent - self._taken >= WINDOW):
                     return
 
-    def _next(self, window: int | None) -> list[Item] | None:
+    def _next(self, *, window: bool) -> list[Item] | None:
         with self._lock:
-            if not self._pending or (window is not None and self._flying >= window):
+            if not self._pending or (window and self._sent - self._taken >= WINDOW):
                 return None
             if len(self._pending) <= _BATCH_ITEMS and self._bytes <= _BATCH_BYTES:
                 batch, self._pending = list(self._pending), deque()
@@ -154,43 +185,10 @@ class RemoteSink:
                         break
                     batch.append(self._pending.popleft())
                 self._bytes -= sum(map(len, batch))
-            self._flying += 1
+            self._sent += 1
             if self._waiting:
                 self._room.notify_all()
             return batch
-
-    def _send(self, batch: list[Item]) -> None:
-        try:
-            pending = self._remote.call([self._head, *items.pack(batch)])
-        except TransportError as error:
-            self.fail(error)
-            return
-        acknowledged = False
-
-        def once(answer: Pending) -> None:
-            nonlocal acknowledged
-            with self._lock:
-                if acknowledged:
-                    return
-                acknowledged = True
-            self._acknowledged(answer)
-
-        pending.then(once)
-
-    def _acknowledged(self, pending: Pending) -> None:
-        """On the handler thread: the owner has taken a batch in, or could not."""
-        try:
-            (outcome,) = protocol.read(protocol.OUTCOME, pending.result())
-        except TransportError as error:
-            self.fail(error)
-            return
-        if outcome == Outcome.BROKEN:
-            self.mark_broken()
-        with self._lock:
-            self._flying -= 1
-            more = bool(self._pending)
-        if more:
-            self._remote.soon(self._push)
 
     # -- one by one
 
@@ -198,8 +196,9 @@ class RemoteSink:
         with self._lock:
             if self._broken or self._error is not None:
                 self._refuse()
+        outcome = Outcome.BROKEN
         try:
-            head = protocol.PUT.pack(Op.PUT, self._lane, block)
+            head = protocol.OFFER.pack(Op.OFFER, self._lane, block)
             pending = self._remote.call([head, *items.pack([item])])
             if not pending.wait(timeout if block else None):
                 number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._lane, pending.number)
@@ -208,8 +207,6 @@ class RemoteSink:
             (outcome,) = protocol.read(protocol.OUTCOME, pending.result())
         except TransportError as error:
             self.fail(error)
-            with self._lock:
-                self._refuse()
         if outcome == Outcome.FULL:
             raise queue.Full
         if outcome == Outcome.BROKEN:

@@ -9,7 +9,7 @@ import attrs
 
 from fiber.objects.items import Item
 from fiber.objects.orders import Offer, Request
-from fiber.objects.protocol import Answer, Outcome
+from fiber.objects.protocol import Outcome, Word
 
 
 def _shut() -> threading.Lock:
@@ -30,10 +30,10 @@ class Waiter(Request):
     """A thread of the owner that wants an item."""
 
     gate: threading.Lock = attrs.field(factory=_shut)
-    answer: Answer | None = None
+    answer: Word | None = None
     item: Item | None = None
 
-    def settle(self, answer: Answer, item: Item | None) -> None:
+    def settle(self, answer: Word, item: Item | None) -> None:
         """Let the thread go on; with the object's lock held."""
         self.answer, self.item = answer, item
         self.gate.release()
