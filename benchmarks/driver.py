@@ -6,6 +6,7 @@ line of JSON. What frameworks print goes to the standard error.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from benchmarks.model import Sizes
 
 
 def main() -> None:
+    faulthandler.enable()
     name, contender, sizes = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,28 +64,37 @@ class Driver:
         return values
 
     def close(self) -> None:
-        """End it, by its own will within some seconds or else by force."""
+        """End it.
+
+        Raises:
+            ContenderError: it did not end by itself; the text has where it stood.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(PATIENCE / 6)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # faulthandler writes the stacks of its threads
+            self._process.send_signal(signal.SIGABRT)
             self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
+            what = "did not end"
+            raise self._error(what) from None
+        finally:
+            self._process.stdout.close()
+            self._errors.close()
+
+    def _error(self, what: str) -> ContenderError:
+        self._errors.seek(0)
+        return ContenderError(f"{self._name} {what}:\n{self._errors.read()[-5000:]}")
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
         line: str = self._process.stdout.readline() if readable else ""
         if not line:
-            what = "ended" if readable else f"gave no answer for {PATIENCE:.0f} s"
-            self._errors.seek(0)
-            text = f"{self._name} {what}:\n{self._errors.read()[-3000:]}"
-            raise ContenderError(text)
+            raise self._error("ended" if readable else f"gave no answer for {PATIENCE:.0f} s")
         return line
 
 
