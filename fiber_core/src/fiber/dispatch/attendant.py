@@ -1,8 +1,8 @@
 """A thread that looks after a worker's link while a task of the worker takes long.
 
 The main thread reads the link itself, which saves a thread hop for each entry. While it is inside
-a long task, somebody must still answer when the pool wants back what has not begun. The attendant
-does, and only then: it begins to look after ``PATIENCE`` seconds of the same entry, so that short
+a long task, somebody must still answer when the pool wants back what has not begun, and hand over
+the results of what was done before. The attendant does, and only then: it begins to look after ``PATIENCE`` seconds of the same entry, so that short
 entries cost it nothing.
 """
 
@@ -11,24 +11,33 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 #: seconds that an entry runs before the attendant begins to look
 PATIENCE = 0.05
 
 
-class Attendant:
-    """Calls ``attend(subject)`` whenever the link has something and the same subject runs on."""
+class Attendant(Generic[T]):
+    """Looks after one subject at a time.
 
-    def __init__(self, attend: Callable[[object], None]) -> None:
+    Args:
+        attend: called with the subject whenever the link has something while it runs on.
+        linger: called with the subject every now and then while it runs on.
+    """
+
+    def __init__(self, attend: Callable[[T], None], linger: Callable[[T], None]) -> None:
         self._attend = attend
+        self._linger = linger
         self._changed = threading.Condition()
-        self._subject: object | None = None
+        self._subject: T | None = None
         self._fds: tuple[int, int] = (-1, -1)
         self._idle = True
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, subject: object, fds: tuple[int, int]) -> None:
+    def watch(self, subject: T, fds: tuple[int, int]) -> None:
         """The main thread begins with ``subject``; the descriptors tell of its link."""
         self._fds = fds
         self._subject = subject
@@ -70,9 +79,10 @@ class Attendant:
                 # most entries are done before this
                 self._changed.wait(PATIENCE)
             if self._subject is subject and not self._closed:
+                self._linger(subject)
                 self._look(subject)
 
-    def _look(self, subject: object) -> None:
+    def _look(self, subject: T) -> None:
         fd, end = self._fds
         poll = select.poll()
         poll.register(fd, select.POLLIN)

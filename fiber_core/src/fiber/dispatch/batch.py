@@ -62,49 +62,75 @@ class Batch:
     """
 
     def __init__(self, tasks: Tasks, send: Callable[[Sequence[wire.Buffer]], None]) -> None:
+        self.current = Current(tasks)
         self._tasks = tasks
         self._send = send
-        self._from = tasks.start
+        self._lock = threading.Lock()
         self._outcomes = Outcomes()
-        self._began = time.perf_counter()
+        #: the first item that was not handed over
+        self._from = tasks.start
+        #: the first item of the unit at hand
+        self._unit = tasks.start
+        #: when the first of these began, and when the second did
+        self._began = self._unit_began = time.perf_counter()
 
-    def run(self, call: Callable[[Any], Any], items: Sequence[Any], current: Current) -> None:
+    def run(self, call: Callable[[Any], Any], items: Sequence[Any]) -> None:
         """Run the items one after another, until the end or what was handed back."""
         start, chunk, last = self._tasks.start, self._tasks.chunk, len(items) - 1
-        clock, outcomes = time.perf_counter, self._outcomes
+        may_run, lock = self.current.may_run, self._lock
         skip_to = 0
         for offset, item in enumerate(items):
-            if offset % chunk == 0 and not current.may_run(start + offset):
+            if offset % chunk == 0 and not may_run(start + offset):
                 break
             if offset < skip_to:
-                outcomes.skip()
+                with lock:
+                    self._outcomes.skip()
             else:
                 try:
-                    outcomes.add(call(item))
+                    value = call(item)
                 # an exception of the task is its result; what is no Exception ends the worker,
                 # as it does in multiprocessing
                 except Exception as error:
-                    outcomes.fail(error)
+                    with lock:
+                        self._outcomes.fail(error)
                     skip_to = offset - offset % chunk + chunk
+                else:
+                    with lock:
+                        self._outcomes.add(value)
             # the last results are handed over with the credit for another entry
             if (offset + 1) % chunk == 0 and offset != last:
-                elapsed = clock() - self._began
-                if elapsed < _HOLD:
-                    outcomes.settle()
-                    if outcomes.packed_bytes < _LARGE:
-                        continue
-                self._hand_over(start + offset + 1, 0)
-                outcomes = self._outcomes
-        self._hand_over(current.limit, 1)
+                self._unit_ended(start + offset + 1)
+        with lock:
+            self._unit_began = time.perf_counter()
+            self._hand_over(self.current.limit, 1)
+
+    def flush(self) -> None:
+        """Hand over what waits, from another thread, because the unit at hand takes long."""
+        with self._lock:
+            if self._from < self._unit == self._from + len(self._outcomes):
+                self._hand_over(self._unit, 0)
+                self._began = self._unit_began
 
     def fail(self, error: BaseException) -> None:
         """The function or its arguments could not be loaded: that is every item's outcome."""
         self._outcomes.fail(error, self._tasks.stop - self._tasks.start)
+        self._unit_began = time.perf_counter()
         self._hand_over(self._tasks.stop, 1)
 
+    def _unit_ended(self, stop: int) -> None:
+        with self._lock:
+            self._unit, self._unit_began = stop, time.perf_counter()
+            if self._unit_began - self._began < _HOLD:
+                # what the next task may change is pickled before it runs
+                self._outcomes.settle()
+                if self._outcomes.packed_bytes < _LARGE:
+                    return
+            self._hand_over(stop, 0)
+            # the way of these results is no part of what the next ones take
+            self._began = self._unit_began = time.perf_counter()
+
     def _hand_over(self, stop: int, credits_: int) -> None:
-        now = time.perf_counter()
-        done = Done(self._tasks.entry, self._from, stop, now - self._began, credits_)
+        seconds = self._unit_began - self._began
+        done = Done(self._tasks.entry, self._from, stop, seconds, credits_)
         self._send([done.encode(), *self._outcomes.encode()])
         self._from, self._outcomes = stop, Outcomes()
-        self._began = time.perf_counter()

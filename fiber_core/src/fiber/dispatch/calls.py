@@ -45,9 +45,9 @@ class Unsendable:
         #: the error, as what pickles to it with its traceback
         self.error = codec.with_traceback(error)
 
-    def pickled(self) -> bytes:
+    def pickled(self) -> bytearray:
         """As bytes."""
-        return wire.joined(codec.dumps(self))
+        return bytearray().join(codec.dumps(self))
 
 
 class Call:
@@ -133,10 +133,11 @@ class Call:
         pickles = [pickle.PickleBuffer(self._pickled(item)) for item in items]
         return self.mode | Mode.SINGLY, codec.dumps(pickles)
 
-    def _pickled(self, item: Any) -> bytes:
+    def _pickled(self, item: Any) -> bytearray:
         try:
             with codec.carrying(self):
-                return wire.joined(codec.dumps(item))
+                # no bytes, or whoever gets an array of it could not write to it
+                return bytearray().join(codec.dumps(item))
         except _OF_AN_ITEM as error:
             return Unsendable(error).pickled()
 

@@ -59,7 +59,8 @@ class Outcomes:
         for position in self._loose:
             value = self._values[position]
             try:
-                pickled = wire.joined(codec.dumps(value))
+                # no bytes, or whoever gets an array of it could not write to it
+                pickled = bytearray().join(codec.dumps(value))
             except Exception as failure:
                 self._values[position] = None
                 self._errors[position] = _unsendable(failure, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,8 +31,8 @@ class Worker:
         #: messages that the attendant read while an entry ran
         self._inbox: deque[Message] = deque()
         self._reading = threading.Lock()
-        self._current: Current | None = None
-        self._attendant = Attendant(self._attend)
+        self._running: Batch | None = None
+        self._attendant: Attendant[Batch] = Attendant(self._attend, self._linger)
 
     def run(self) -> None:
         """Work until the pool retires this worker or is gone."""
@@ -129,13 +130,13 @@ class Worker:
             batch.fail(error)
             return
         call = _caller(mode, function)
-        current = self._current = Current(tasks)
+        self._running = batch
         if tasks.stop - tasks.start > tasks.chunk or self._inbox:
-            self._attendant.watch(current, (self._link.fd, self._link.end_fd))
+            self._attendant.watch(batch, (self._link.fd, self._link.end_fd))
         try:
-            batch.run(call, items, current)
+            batch.run(call, items)
         finally:
-            self._current = None
+            self._running = None
             self._attendant.rest()
 
     def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
@@ -150,10 +151,16 @@ class Worker:
             return again.mode, codec.loads(body)
         return tasks.mode, items
 
-    def _attend(self, current: object) -> None:
-        """On the attendant's thread, while an entry takes long: answer what cannot wait."""
+    # -- on the attendant's thread, while an entry takes long
+
+    def _linger(self, batch: Batch) -> None:
+        # results that wait for the end of a long task are wanted now
+        with contextlib.suppress(PeerLostError):
+            batch.flush()
+
+    def _attend(self, batch: Batch) -> None:
         with self._reading:
-            if self._current is not current or not isinstance(current, Current):
+            if self._running is not batch:
                 return
             try:
                 message = self._link.receive(timeout=0)
@@ -163,7 +170,7 @@ class Worker:
                     self._inbox.append(message)
                     return
                 number = protocol.read_entry(message.body)
-                stop = self._revoke(number, current)
+                stop = self._revoke(number, batch.current)
                 self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
             except PeerLostError:
                 # the main thread finds out as soon as it is back, and dials again

@@ -1,0 +1,276 @@
+"""One entry on a worker: what runs, what is handed back, what is handed over and when."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber.dispatch import batch as module
+from fiber.dispatch import protocol
+from fiber.dispatch.batch import Batch, Current
+from fiber.dispatch.outcomes import Received
+from fiber.dispatch.protocol import Tasks
+from fiber.transport import wire
+
+
+def tasks(start=0, stop=10, chunk=1):
+    return Tasks(5, 1, start, stop, chunk, 0, bytes(16))
+
+
+class Clock:
+    """Time passes as tasks say."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module.time, "perf_counter", clock)
+    return clock
+
+
+class Run:
+    """A batch with what it sent."""
+
+    def __init__(self, head):
+        self.head = head
+        self.batch = Batch(head, self._send)
+        self.current = self.batch.current
+        self.reports = []
+
+    def __call__(self, function):
+        self.batch.run(function, range(self.head.start, self.head.stop))
+
+    def _send(self, segments):
+        done, body = protocol.read_done(memoryview(bytearray().join(segments)))
+        values, errors = Received(body, done.start, done.stop).of(done.start, done.stop)
+        self.reports.append((done, values, errors))
+
+    @property
+    def ranges(self):
+        return [(done.start, done.stop, done.credits) for done, _, _ in self.reports]
+
+    @property
+    def values(self):
+        return [value for _, values, _ in self.reports for value in values]
+
+
+def test_short_tasks_are_reported_together_with_the_credit_for_more(clock):
+    run = Run(tasks(3, 10))
+    run(lambda n: n * n)
+    assert run.ranges == [(3, 10, 1)]
+    assert run.values == [n * n for n in range(3, 10)]
+
+
+def test_results_of_longer_tasks_are_reported_one_by_one(clock):
+    run = Run(tasks(0, 3))
+
+    def slow(n):
+        clock.now += 0.01
+
+    run(slow)
+    assert run.ranges == [(0, 1, 0), (1, 2, 0), (2, 3, 1)]
+    assert [done.seconds for done, _, _ in run.reports] == pytest.approx([0.01] * 3)
+
+
+def test_a_result_waits_no_longer_than_two_milliseconds_for_others(clock):
+    run = Run(tasks(0, 10))
+
+    def short(n):
+        clock.now += 0.0006
+
+    run(short)
+    assert run.ranges == [(0, 4, 0), (4, 8, 0), (8, 10, 1)]
+
+
+def test_what_was_done_before_a_long_task_can_be_handed_over_during_it(clock):
+    run = Run(tasks(0, 6))
+
+    def function(n):
+        clock.now += 0.0001
+        if n == 3:
+            clock.now += 5
+            run.batch.flush()
+            run.batch.flush()
+            assert run.ranges == [(0, 3, 0)]
+        return n
+
+    run(function)
+    assert run.ranges == [(0, 3, 0), (3, 4, 0), (4, 6, 1)]
+    assert [done.seconds for done, _, _ in run.reports] == pytest.approx([0.0003, 5.0001, 0.0002])
+    assert run.values == list(range(6))
+
+
+def test_a_unit_is_never_handed_over_in_parts(clock):
+    run = Run(tasks(0, 6, chunk=3))
+
+    def function(n):
+        run.batch.flush()
+        return n
+
+    run(function)
+    assert [(start, stop) for start, stop, _ in run.ranges] == [(0, 3), (3, 6)]
+
+
+def test_a_unit_is_reported_whole_and_its_first_exception_ends_it(clock):
+    run = Run(tasks(0, 8, chunk=3))
+
+    def fails(n):
+        clock.now += 0.01
+        if n == 1:
+            raise KeyError(n)
+        return n
+
+    run(fails)
+    assert run.ranges == [(0, 3, 0), (3, 6, 0), (6, 8, 1)]
+    assert run.values == [0, None, None, 3, 4, 5, 6, 7]
+    _, _, errors = run.reports[0]
+    assert isinstance(errors[1], KeyError)
+    assert errors[2] is None
+
+
+def test_many_bytes_of_short_results_do_not_wait(clock):
+    run = Run(tasks(0, 6))
+    run(lambda n: [bytes(100_000)])
+    assert [stop for _, stop, _ in run.ranges] == [3, 6]
+
+
+def test_a_result_that_goes_on_changing_is_reported_as_it_was(clock):
+    state = []
+    run = Run(tasks(0, 4))
+    run(lambda n: state.append(n) or state)
+    assert run.ranges == [(0, 4, 1)]
+    assert run.values == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_what_is_no_exception_ends_the_worker_as_in_multiprocessing(clock):
+    run = Run(tasks())
+
+    def leaves(n):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run(leaves)
+    assert run.reports == []
+
+
+def test_a_function_that_could_not_be_loaded_is_the_error_of_each_item():
+    run = Run(tasks(2, 5))
+    run.batch.fail(ImportError("no such module"))
+    assert run.ranges == [(2, 5, 1)]
+    _, _, errors = run.reports[0]
+    assert [type(errors[n]) for n in (2, 3, 4)] == [ImportError] * 3
+
+
+def test_what_has_not_begun_is_handed_back(clock):
+    run = Run(tasks(10, 20))
+    kept = []
+
+    def function(n):
+        if n == 12:
+            kept.append(run.current.hand_back())
+        return n
+
+    run(function)
+    assert kept == [13]
+    assert run.ranges == [(10, 13, 1)]
+    assert run.values == [10, 11, 12]
+
+
+def test_units_that_have_begun_are_kept_whole(clock):
+    run = Run(tasks(10, 20, chunk=4))
+
+    def function(n):
+        if n == 15:
+            assert run.current.hand_back() == 18
+        return n
+
+    run(function)
+    assert run.values == list(range(10, 18))
+
+
+def test_the_last_unit_may_be_short(clock):
+    run = Run(tasks(10, 15, chunk=4))
+
+    def function(n):
+        if n == 14:
+            assert run.current.hand_back() == 15
+        return n
+
+    run(function)
+    assert run.values == list(range(10, 15))
+
+
+def test_handed_back_once_more_nothing_changes():
+    current = Current(tasks(0, 10))
+    assert current.may_run(0)
+    assert current.hand_back() == 1
+    assert not current.may_run(1)
+    assert current.hand_back() == 1
+    assert current.limit == 1
+
+
+def test_an_item_either_runs_or_is_handed_back_whoever_is_first():
+    """What ran and what was handed back meet exactly, at any moment of the hand-back."""
+    for _ in range(200):
+        current = Current(tasks(0, 1000))
+        ran, kept = [], []
+        begun = threading.Event()
+
+        def work(current=current, ran=ran, begun=begun):
+            for n in range(1000):
+                if not current.may_run(n):
+                    break
+                ran.append(n)
+                begun.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        kept.append(current.hand_back())
+        thread.join()
+        assert ran == list(range(kept[0]))
+
+
+class Between(int):
+    """A number whose first comparison lets somebody else act."""
+
+    action = None
+
+    def __lt__(self, other):
+        action, Between.action = Between.action, None
+        answer = int(self) < other
+        if action is not None:
+            action()
+        return answer
+
+
+def test_who_looked_at_the_limit_just_before_keeps_the_item():
+    current = Current(tasks(0, 10))
+    kept = []
+    # the attendant acts between the worker's look at the limit and its first instruction
+    Between.action = lambda: kept.append(current.hand_back())
+    assert current.may_run(Between(4))
+    assert kept == [5]
+
+
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 29))
+def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
+    run = Run(tasks(0, count, chunk=chunk))
+
+    def function(n):
+        if n == bad:
+            raise KeyError(n)
+        return n
+
+    run(function)
+    assert [index for start, stop, _ in run.ranges for index in range(start, stop)] == list(range(count))
+    skipped = range(bad, min(count, bad - bad % chunk + chunk)) if bad < count else ()
+    assert run.values == [None if n in skipped else n for n in range(count)]
+    assert [credits_ for _, _, credits_ in run.ranges][-1] == 1

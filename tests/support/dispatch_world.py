@@ -1,0 +1,269 @@
+"""Both ends of a pool without sockets: peers, links, staff and sinks that note what happens."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fiber.dispatch import protocol
+from fiber.dispatch.master import Dispatcher
+from fiber.dispatch.outcomes import Outcomes
+from fiber.dispatch.protocol import Done, Mode, Tasks
+from fiber.exceptions import PeerLostError
+from fiber.transport import codec, wire
+from fiber.transport.reactor import Timer
+from fiber.transport.wire import Kind, Message
+
+__all__ = ["FakeLink", "FakePeer", "FakeReactor", "FakeStaff", "Master", "Sink", "message", "until"]
+
+TARGET = 7
+#: how long a test waits for what must come; never how long anything takes
+PATIENCE = 20.0
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for a state that no event tells of, such as another thread's bookkeeping."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
+
+
+def message(kind: Kind, segments: Sequence[wire.Buffer] = (), number: int = 0) -> Message:
+    """A message as it arrives."""
+    return Message(kind, TARGET, number, memoryview(wire.joined(segments)))
+
+
+class FakePeer:
+    """A worker's connection as the pool has it."""
+
+    def __init__(self, ident: str) -> None:
+        self.ident = ident
+        self.state: dict[int, object] = {}
+        self.sent: list[Message] = []
+        self.closed = False
+
+    def send(
+        self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
+    ) -> None:
+        assert target == TARGET
+        self.sent.append(message(kind, segments, number))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def of_kind(self, kind: Kind) -> list[Message]:
+        """The messages of one kind."""
+        return [sent for sent in self.sent if sent.kind is kind]
+
+    def tasks(self) -> list[tuple[Tasks, Any]]:
+        """The entries that were sent, with their items."""
+        heads = [protocol.read_tasks(sent.body) for sent in self.of_kind(Kind.TASKS)]
+        return [(head, _items(head, codec.loads(body))) for head, body in heads]
+
+
+def _items(head: Tasks, items: Any) -> Any:
+    if head.mode & Mode.SINGLY:
+        return [codec.loads(memoryview(item)) for item in items]
+    return items
+
+
+class FakeReactor:
+    """Timers that a test lets go off."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.is_current = False
+
+    def call_later(self, delay: float, action: Callable[[], Any]) -> Timer:
+        timer = Timer(time.monotonic() + delay, action)
+        self.timers.append(timer)
+        return timer
+
+    def go_off(self) -> None:
+        """Let every timer go off now."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            action, timer.action = timer.action, None
+            if action is not None:
+                action()
+
+
+class FakeStaff:
+    """Notes what it is told of workers."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = set(known)
+        self.told: list[tuple[str, str]] = []
+        self.errors: list[BaseException] = []
+
+    def knows(self, ident: str) -> bool:
+        return ident in self.known
+
+    def is_up(self, ident: str) -> None:
+        self.told.append(("up", ident))
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        self.told.append(("broken", ident))
+        self.errors.append(error)
+
+    def is_cut(self, ident: str) -> None:
+        self.told.append(("cut", ident))
+
+    def is_retired(self, ident: str) -> None:
+        self.told.append(("retired", ident))
+
+
+class Sink:
+    """Keeps outcomes by index; an item's outcome must come once."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Any] = {}
+        self.is_done = False
+        self.error: BaseException | None = None
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        for index, value in enumerate(values, start):
+            self._put(index, errors.get(index, value))
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
+        for index in range(start, stop):
+            self._put(index, error)
+
+    def done(self) -> None:
+        self.is_done = True
+
+    def broken(self, error: BaseException) -> None:
+        self.error = error
+
+    def _put(self, index: int, outcome: Any) -> None:
+        assert index not in self.outcomes, f"item {index} has two outcomes"
+        assert not self.is_done
+        self.outcomes[index] = outcome
+
+
+class Master:
+    """A dispatcher with workers that do what a test tells them."""
+
+    def __init__(self, *workers: str, quota: int | None = None, max_attempts: int = 3) -> None:
+        self.reactor: Any = FakeReactor()
+        self.staff = FakeStaff(*workers)
+        self.dispatcher = Dispatcher(
+            TARGET, self.reactor, max_attempts=max_attempts, quota=quota, staff=self.staff
+        )
+        self.peers = {name: self.connect(name) for name in workers}
+
+    def connect(self, ident: str) -> Any:
+        """A connection of a worker."""
+        peer: Any = FakePeer(ident)
+        return peer
+
+    def call(
+        self, function: Any, items: list[Any] | None, *, mode: Mode = Mode.MAP, **options: Any
+    ) -> tuple[Any, Sink]:
+        """Add a call; its sink."""
+        sink = Sink()
+        call = self.dispatcher.prepare(function, mode, sink, items=items, **options)
+        self.dispatcher.add(call)
+        return call, sink
+
+    def ask(self, peer: Any, credits_: int = 1) -> None:
+        """A worker asks for work."""
+        self.tell(peer, Kind.ASK, [protocol.ask(credits_)])
+
+    def tell(self, peer: Any, kind: Kind, segments: Sequence[wire.Buffer] = ()) -> None:
+        """A worker says something."""
+        self.dispatcher.on_message(peer, message(kind, segments))
+
+    def finish(
+        self, peer: Any, head: Tasks, values: Sequence[Any], *, credits_: int = 1, **range_: int
+    ) -> None:
+        """A worker is done with an entry, or with part of it."""
+        outcomes = Outcomes()
+        for value in values:
+            if isinstance(value, Exception):
+                outcomes.fail(value)
+            else:
+                outcomes.add(value)
+        start, stop = range_.get("start", head.start), range_.get("stop", head.stop)
+        done = Done(head.entry, start, stop, 0.001, credits_)
+        self.tell(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
+
+    def work(self, peer: Any, function: Callable[[Any], Any], *, seen: int = 0) -> int:
+        """A worker does all it was sent and gets from then on; how many entries it has had."""
+        while True:
+            entries = peer.tasks()
+            if len(entries) == seen:
+                return seen
+            head, items = entries[seen]
+            self.finish(peer, head, [function(item) for item in items])
+            seen += 1
+
+
+class FakeLink:
+    """A worker's connection as the worker has it; closed when its test is over."""
+
+    def __init__(self) -> None:
+        self.fd, self._end = os.pipe()
+        self.end_fd, self._never = os.pipe()
+        self.lost = False
+        self.sent: queue.Queue[Message] = queue.Queue()
+        self._coming: list[Message] = []
+        self._changed = threading.Condition()
+
+    def send(
+        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[wire.Buffer] = ()
+    ) -> None:
+        assert target == TARGET
+        if self.lost:
+            raise PeerLostError("gone")
+        self.sent.put(message(kind, segments, number))
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        assert timeout == 0, "a worker never waits here"
+        with self._changed:
+            if self._coming:
+                os.read(self.fd, 1)
+                return self._coming.pop(0)
+            if self.lost:
+                raise PeerLostError("gone")
+            return None
+
+    def wait(self, timeout: float | None = None) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._coming or self.lost, PATIENCE)
+
+    def close(self) -> None:
+        self.lose()
+
+    # -- what the test does as the pool
+
+    def give(self, kind: Kind, segments: Sequence[wire.Buffer] = (), number: int = 0) -> None:
+        """The pool says something."""
+        with self._changed:
+            self._coming.append(message(kind, segments, number))
+            os.write(self._end, b"x")
+            self._changed.notify_all()
+
+    def lose(self) -> None:
+        """The connection ends."""
+        with self._changed:
+            self.lost = True
+            self._changed.notify_all()
+
+    def next(self, kind: Kind) -> Message:
+        """What the worker says next, which is of a kind."""
+        found = self.sent.get(timeout=PATIENCE)
+        assert found.kind is kind, f"{found.kind.name} came, {kind.name} was expected"
+        return found
+
+    def release(self) -> None:
+        """Close the descriptors."""
+        for fd in (self.fd, self._end, self.end_fd, self._never):
+            os.close(fd)
