@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "fiber-bootstrap"
 PACKAGES = ("fiber_core", "plugins/fiber_local")
-EXTRAS = {"train": "examples", "test": "testing"}
+# the tests send arrays, draw plots and look at the examples
+EXTRAS = {"train": "examples", "test": "examples,testing"}
 OLDEST_PYTHON = (3, 10)
 # the first pip that installs these packages in place
 OLDEST_PIP = (21, 3)
