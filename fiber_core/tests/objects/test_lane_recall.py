@@ -2,7 +2,6 @@
 
 from collections import deque
 
-
 from fiber.objects.lane import Lane
 from fiber.objects.orders import (
     Broken,

@@ -148,15 +148,16 @@ class Channel(Shared):
 
     # -- references
 
-    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> None:
+    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> bool:
+        words = self._store.page(peer, page, mark) if 0 < slot < progress.SLOTS else None
         lane = self.shape.lane_read_by(end)
         if lane is not None:
-            words = self._store.page(peer, page, mark) if 0 < slot < progress.SLOTS else None
             read = None if words is None else progress.reader_of(words, slot)
             self.lanes[lane].open(peer, read)
         written = self.shape.lane_written_by(end)
         if written is not None and self.lanes[written].readers_gone:
             self._tell(peer, written, Word.BROKEN)
+        return words is not None
 
     def _leave(self, peer: Peer, end: int) -> None:
         lane = self.shape.lane_read_by(end)

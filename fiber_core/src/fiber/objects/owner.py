@@ -145,7 +145,7 @@ class Owner:
         """It is used no more: end the courier, without waiting for it."""
         self._courier.end()
         if self._page is not None:
-            self._page.remove()
+            self._page.close()
 
     def close(self) -> None:
         """End the courier and wait for it; idempotent."""

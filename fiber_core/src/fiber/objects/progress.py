@@ -4,17 +4,20 @@ A reader on the owner's own host writes there, at the price of a store, the numb
 that its user got. When it dies without a word the owner knows exactly which of the items delivered
 to it were handed out. Elsewhere the owner knows what the reader has told it.
 
-The reader makes a file in the run's folder and tells its name and the random bytes in its head; the
-owner maps it, checks those, and removes the name.
+The page is memory without a name where the system has that, which the owner reaches by the
+reader's descriptor; elsewhere it is a file in the run's folder, whose name the owner removes. Random
+bytes in its head tell that it is the right one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
+import re
 import secrets
+import stat
+import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +32,10 @@ _SLOT = 8 * _WORDS
 #: slots of a page, the first of which is its head
 SLOTS = 1024
 
+# begins the name of a page that is reached by the reader's descriptor
+_DESCRIPTOR = "fd:"
+# one in the run's folder
+_NAME = re.compile(r"p[\w.]+-\d+", re.ASCII)
 _numbers = itertools.count(1)
 
 
@@ -61,15 +68,18 @@ class Page:
 
     def __init__(self, folder: Path, ident: str) -> None:
         self.mark = secrets.token_bytes(MARK)
-        #: file name in the run's folder
-        self.name = f"p{ident}-{next(_numbers)}"
-        self._path = folder / self.name
-        fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, SLOTS * _SLOT)
-            memory = mmap.mmap(fd, SLOTS * _SLOT)
-        finally:
-            os.close(fd)
+        self._path: Path | None = None
+        if sys.platform == "linux":
+            self._fd = os.memfd_create("fiber-progress", os.MFD_CLOEXEC)
+            #: how the owner finds it
+            self.name = f"{_DESCRIPTOR}{self._fd}"
+        else:
+            self.name = f"p{ident}-{next(_numbers)}"
+            self._path = folder / self.name
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o600)
+        os.ftruncate(self._fd, SLOTS * _SLOT)
+        memory = mmap.mmap(self._fd, SLOTS * _SLOT)
         memory[:MARK] = self.mark
         self._words = memoryview(memory).cast("Q")
         # in turn, so that the owner has long heard of the end of a slot's last reader
@@ -88,27 +98,41 @@ class Page:
         if slot.index >= 0:
             self._free.append(slot.index)
 
-    def remove(self) -> None:
-        """Take the name away, where the owner has not."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+    def close(self) -> None:
+        """Let go of it; slots in use stay good. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def place(name: str, pid: int, folder: Path) -> Path | None:
+    """Where the page of a reader is, by its name and its process; None for a name that is none."""
+    if name.startswith(_DESCRIPTOR):
+        number = name.removeprefix(_DESCRIPTOR)
+        return Path(f"/proc/{pid}/fd/{number}") if number.isdecimal() else None
+    return folder / name if _NAME.fullmatch(name) else None
 
 
 def open_page(path: Path, mark: bytes) -> memoryview | None:
     """The owner's side: the words of a reader's page; None where it is not to be had here."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # whatever it is, looking at it must not wait
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        if os.fstat(fd).st_size != SLOTS * _SLOT:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != SLOTS * _SLOT:
             return None
         memory = mmap.mmap(fd, SLOTS * _SLOT, access=mmap.ACCESS_READ)
     finally:
         os.close(fd)
     if memory[:MARK] != mark:
         return None
-    path.unlink(missing_ok=True)
+    if not path.is_symlink():
+        path.unlink(missing_ok=True)
     return memoryview(memory).cast("Q")
 
 

@@ -83,6 +83,8 @@ TAKEN_AFTER = 4
 
 #: end, ticket, slot of the reader's progress or -1, 16 bytes that identify its page, page's name
 ATTACH = struct.Struct("<BBQi16s")
+#: the answer: 1 where the owner sees the reader's progress
+ATTACHED = struct.Struct("<B")
 DETACH = struct.Struct("<BB")
 #: end, ticket, uses
 TICKET = struct.Struct("<BBQI")

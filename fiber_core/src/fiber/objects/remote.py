@@ -204,14 +204,18 @@ class Remote:
             slot, mark, page = self._open(end)
             self._attached.add(end)
         head = protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark)
-        self.call([head, page]).then(self._heard)
+        self.call([head, page]).then(functools.partial(self._heard, slot))
 
-    def _heard(self, pending: Pending) -> None:
+    def _heard(self, slot: int, pending: Pending) -> None:
         """On the handler thread: the owner has noted that we hold an end, or cannot."""
         try:
-            pending.result()
+            (seen,) = protocol.read(protocol.ATTACHED, pending.result())
         except TransportError as error:
             self.fail(error)
+            return
+        for source in list(self._sources.values()):
+            if source.slot.index == slot and not seen:
+                source.unseen()
 
     def _attach_in_vain(self, end: int) -> None:
         if end not in self._attached:

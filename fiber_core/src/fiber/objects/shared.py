@@ -89,8 +89,8 @@ class Shared:
         op = message.body[0]
         with self.lock:
             if op == Op.ATTACH:
-                self._attach(peer, message)
-                peer.send(Frame.REPLY, self.target, message.id)
+                seen = protocol.ATTACHED.pack(self._attach(peer, message))
+                peer.send(Frame.REPLY, self.target, message.id, [seen])
             elif op == Op.DETACH:
                 (_, end) = protocol.read(protocol.DETACH, message.body)
                 self._leave(peer, end)
@@ -114,11 +114,11 @@ class Shared:
             self._references.lose(peer)
             self._review()
 
-    def _attach(self, peer: Peer, message: Message) -> None:
+    def _attach(self, peer: Peer, message: Message) -> bool:
         _, end, ticket, slot, mark = protocol.read(protocol.ATTACH, message.body)
         self._references.attach(peer, end, ticket)
         page = bytes(message.body[protocol.ATTACH.size :])
-        self._arrive(peer, end, slot, mark, page)
+        return self._arrive(peer, end, slot, mark, page)
 
     def _review(self) -> None:
         """Close what nobody holds any more."""
@@ -139,8 +139,9 @@ class Shared:
 
     # -- for subclasses; called with the lock held
 
-    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> None:
-        """A process holds an end now."""
+    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> bool:
+        """A process holds an end now; True where its progress can be seen."""
+        return False
 
     def _leave(self, peer: Peer, end: int) -> None:
         """A process holds an end no more."""

@@ -279,6 +279,11 @@ class RemoteSource:
         if stand:
             self._remote.soon(self._stand)
 
+    def unseen(self) -> None:
+        """The owner cannot see what is handed out: it is to be told in time."""
+        with self._lock:
+            self._tells = self._extra = True
+
     def hurry(self) -> None:
         """The owner is about to end: tell at once."""
         with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber import runtime
@@ -101,10 +100,9 @@ class Store:
         """The page of another process's readers."""
         pages: dict[bytes, memoryview | None] = peer.state.setdefault(_PAGES, {})  # type: ignore[assignment] # ours alone
         if name not in pages:
-            text = name.decode(errors="replace")
-            plain = bool(text) and Path(text).name == text
-            path = self.node.directory / text
-            pages[name] = progress.open_page(path, mark) if plain else None
+            pid = peer.hello.pid if peer.hello is not None else 0
+            where = progress.place(name.decode(errors="replace"), pid, self.node.directory)
+            pages[name] = None if where is None else progress.open_page(where, mark)
         return pages[name]
 
     # -- own objects
