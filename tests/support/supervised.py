@@ -114,8 +114,9 @@ class Supervised:
         """Wait for so many lines of a job."""
         deadline = time.monotonic() + PATIENCE
         while len(lines := self.log(accepted).splitlines()) < count:
-            if time.monotonic() > deadline:
-                msg = f"{accepted.job_id} only wrote {lines}"
+            over = [s for s in self.said.get(accepted.job_id, []) if s.state.is_terminal]
+            if time.monotonic() > deadline or (over and lines == self.log(accepted).splitlines()):
+                msg = f"{accepted.job_id} only wrote {lines}: {over}"
                 raise TimeoutError(msg)
             # a file has no event
             time.sleep(0.005)

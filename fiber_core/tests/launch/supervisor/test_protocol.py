@@ -2,6 +2,7 @@
 
 import pickle
 import signal
+from pathlib import Path
 
 import attrs
 import pytest
@@ -83,6 +84,14 @@ def test_a_value_of_somebody_elses_is_refused_where_it_is_sent():
 
     with pytest.raises(WireError, match=r"Signal .* cannot be pickled: .*SIGKILL.* no plain value"):
         protocol.encode(message)
+
+
+@pytest.mark.parametrize("value", [object(), 1j, range(3), print, int, Path("/")])
+def test_what_would_not_be_read_is_not_sent(value):
+    spec = attrs.evolve(SPEC, labels={"a": value})
+
+    with pytest.raises(WireError, match="cannot be pickled"):
+        protocol.encode(messages.Submit(number=1, spec=spec, environ={}, cwd="/"))
 
 
 def test_what_cannot_be_pickled_is_told_to_its_sender():

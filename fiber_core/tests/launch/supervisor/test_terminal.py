@@ -150,11 +150,12 @@ def test_a_reader_that_has_gone_harms_nobody(program):
 
 def test_interrupts_reach_the_master_alone(program):
     body = """
-    import signal
+    import signal, threading
     job = supervised.ready("wait")
-    signal.signal(signal.SIGINT, lambda *_: say("interrupted "))
-    say(f"{job.pids[0]}\\n")
-    signal.pause()
+    heard = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: (say("interrupted "), heard.set()))
+    say("waiting\\n")
+    heard.wait(50)
     say(f"{supervised.client.query()[job.job_id].state.value} ")
     """
     master = program(body)

@@ -82,6 +82,11 @@ def _fill_standard_descriptors() -> None:
                 os.dup2(null, number)
                 os.close(null)
             os.set_inheritable(number, True)
+    # what the interpreter found closed at its start is no stream to it; jobs have pipes there
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            errors = "backslashreplace" if number == 2 else None
+            setattr(sys, name, os.fdopen(number, mode, errors=errors, closefd=False))
 
 
 def _leave_terminal(run_directory: str) -> None:

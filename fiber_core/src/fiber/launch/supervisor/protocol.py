@@ -23,7 +23,6 @@ MAX_FRAME = 1 << 30
 
 #: the length before each payload
 HEADER = struct.Struct("!I")
-_BUILTINS = frozenset({"set", "frozenset", "bytearray", "complex", "slice", "range"})
 
 
 def encode(message: object) -> bytes:
@@ -110,7 +109,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         # called for what is no plain value: refused here, where its sender is told
         kind = value if isinstance(value, type) else type(value)
-        if not _is_ours(kind.__module__) and kind.__module__ != "builtins":
+        if not _is_ours(kind.__module__) and value is not getattr:
             msg = f"{value!r} is no plain value"
             raise pickle.PicklingError(msg)
         return NotImplemented
@@ -121,8 +120,6 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) == ("builtins", "getattr"):
             # early releases of Python 3.11 pickle the members of enums with it
             return _member
-        if module == "builtins" and name in _BUILTINS:
-            return super().find_class(module, name)
         if _is_ours(module) and "." not in name:
             found = super().find_class(module, name)
             if isinstance(found, type) and found.__module__ == module:

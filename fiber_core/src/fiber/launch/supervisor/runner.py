@@ -209,11 +209,9 @@ class JobRunner:
             self._close(running, entry)
 
     def _refuse(self, running: RunningJob, words: str) -> None:
-        running.launch.answer(words, ())
-        entry = self._table.get(running.launch.job_id)
-        if entry is None:
-            return
+        entry = self._table[running.launch.job_id]
         entry.refused = True
+        running.refusal = words
         self.kill(entry)
         if not entry.pids:
             self._close(running, entry)
@@ -328,6 +326,8 @@ class JobRunner:
             self._remove(running.confinement, _REMOVALS)
         del self._running[entry.id]
         self._forget(entry.id)
+        if entry.refused:
+            running.launch.answer(running.refusal, ())
 
     def _remove(self, confinement: Confinement, attempts: int) -> None:
         # there is no event for the last member's end: the kernel offers one for version 2 only

@@ -70,6 +70,8 @@ class RunningJob:
     processes: dict[int, RunningProcess] = attrs.field(factory=dict)
     #: True once its submitter was told that it runs
     answered: bool = False
+    #: why it could not be started, to be told once nothing is left of it
+    refusal: str = ""
     #: the timer that kills it
     deadline: Timer | None = None
     #: its control groups

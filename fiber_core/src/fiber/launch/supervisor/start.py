@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import subprocess
 import sys
@@ -30,20 +32,21 @@ def start_supervisor(
         BackendUnavailableError: it cannot be started.
     """
     ours, theirs = socket.socketpair()
+    with theirs:
+        # where standard streams are closed, the pair got their numbers
+        descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     python = executable or sys.executable
-    argv = [python, *_interpreter_options(), "-c", _program(theirs.fileno())]
+    argv = [python, *_interpreter_options(), "-c", _program(descriptor)]
     try:
-        with theirs:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
+        )
     except OSError as error:
         ours.close()
         msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
         raise BackendUnavailableError(msg) from error
+    finally:
+        os.close(descriptor)
     try:
         ours.sendall(encode(options))
     except OSError as error:

@@ -98,8 +98,8 @@ def ended_early(signum: int) -> Verdict:
     """The end of a process whose job was ended before it was started."""
     return Verdict(
         state=JobState.FAILED,
-        reason=Reason(ReasonKind.SIGNAL, signum),
-        exit_code=-signum,
+        reason=Reason(ReasonKind.SIGNAL, int(signum)),
+        exit_code=-int(signum),
         message="ended as asked, before it was started",
     )
 

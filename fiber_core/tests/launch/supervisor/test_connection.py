@@ -1,0 +1,267 @@
+"""A supervisor that is gone or silent is found out, and its jobs with it."""
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from fiber.exceptions import ForkedError, WireError
+from fiber.launch.supervisor import messages
+from fiber.launch.supervisor.client import SupervisorClient, SupervisorGoneError
+from fiber.launch.supervisor.protocol import Decoder, encode
+from fiber.model import JobState, Reason, ReasonKind
+from supervised import until_gone
+
+
+def test_a_killed_supervisor_is_lost_with_all_its_jobs_once(supervised):
+    jobs = [supervised.ready("wait", processes=2), supervised.submit("with_grandchild")]
+    grandchild = int(supervised.lines(jobs[1], 1)[0])
+
+    supervised.process.kill()
+
+    assert "ended without a word" in supervised.reasons.get(timeout=30)
+    for job in jobs:
+        terminal = [s for s in supervised.said[job.job_id] if s.state.is_terminal]
+        assert [s.reason for s in terminal] == [Reason(ReasonKind.NODE_LOST)]
+        assert terminal[0].exit_code == -signal.SIGKILL
+    until_gone(grandchild, *(pid for job in jobs for pid in job.pids))
+
+
+def test_a_silent_supervisor_is_killed_with_all_its_jobs(make):
+    supervised = make(lease=1.0)
+    job = supervised.ready("ignore_signals")
+    supervised.process.send_signal(signal.SIGSTOP)
+
+    assert "it has been silent for" in supervised.reasons.get(timeout=30)
+
+    assert supervised.process.returncode == -signal.SIGKILL
+    assert supervised.end(job).reason == Reason(ReasonKind.NODE_LOST)
+    until_gone(*job.pids)
+
+
+def test_whoever_waits_for_a_reply_is_told_of_the_end(make):
+    supervised = make(lease=1.0)
+    supervised.client.query()
+    supervised.process.send_signal(signal.SIGSTOP)
+
+    with pytest.raises(SupervisorGoneError, match="silent"):
+        supervised.submit("wait")
+    with pytest.raises(SupervisorGoneError, match="silent"):
+        supervised.submit("wait")
+
+
+def test_whoever_hangs_in_a_send_is_let_go(make):
+    supervised = make(lease=1.0)
+    supervised.client.query()
+    supervised.process.send_signal(signal.SIGSTOP)
+
+    with pytest.raises(SupervisorGoneError):
+        supervised.submit("wait", b"x" * (64 << 20))
+
+
+def test_signs_of_life_are_heard(supervised):
+    first = supervised.client.last_heard
+    supervised.client.query()
+
+    assert supervised.client.last_heard > first
+
+
+def test_closing_twice_is_no_error(supervised):
+    supervised.client.close()
+    supervised.client.close()
+
+    assert supervised.client.has_ended
+    assert not supervised.client.is_running
+    with pytest.raises(SupervisorGoneError):
+        supervised.submit("wait")
+
+
+def test_many_threads_may_close_it(supervised):
+    threads = [threading.Thread(target=supervised.client.close) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert supervised.process.returncode == 0
+
+
+def test_a_fork_of_the_user_cannot_use_it_and_harms_nothing(supervised):
+    supervised.ready("wait")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        supervised.client.close()
+        try:
+            supervised.client.query()
+        except ForkedError:
+            os._exit(0)
+        os._exit(1)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(supervised.client.query()) == 1
+
+
+def test_what_cannot_be_sent_harms_nothing(supervised):
+    with pytest.raises(WireError):
+        supervised.submit("wait", labels={"x": object()})
+
+    assert supervised.run("exit_with", b"\3").exit_code == 3
+
+
+class Peer:
+    """Plays a supervisor."""
+
+    def __init__(self, **options):
+        ours, self.socket = socket.socketpair()
+        self.ends = []
+        self.said = []
+        self.client = SupervisorClient(
+            ours,
+            on_status=lambda job_id, status: self.said.append((job_id, status)),
+            on_notice=self.said.append,
+            on_end=self.ends.append,
+            **{"lease": 20.0, **options},
+        )
+        self._decoder = Decoder()
+
+    def receive(self, kind):
+        while True:
+            for message in self._decoder.messages():
+                if isinstance(message, kind):
+                    return message
+            self._decoder.feed(self.socket.recv(65536))
+
+    def send(self, *sent):
+        self.socket.sendall(b"".join(map(encode, sent)))
+
+
+@pytest.fixture
+def peer():
+    made = []
+
+    def make(**options):
+        made.append(Peer(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.socket.close()
+        each.client.close()
+
+
+def in_thread(function, *arguments):
+    results = []
+
+    def run():
+        try:
+            results.append(function(*arguments))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(peer):
+    played = peer()
+    thread, results = in_thread(played.client.query)
+    played.receive(messages.Query)
+
+    played.send(messages.Leaving())
+    played.socket.close()
+
+    thread.join()
+    assert isinstance(results[0], SupervisorGoneError)
+    played.client.close()
+    assert played.ends == [""]
+
+
+def test_replies_find_whoever_asked_in_any_order(peer):
+    played = peer()
+    threads, requests = [], []
+    for _ in range(3):
+        threads.append(in_thread(played.client.preload, ("m",)))
+        requests.append(played.receive(messages.Preload))
+    for request in reversed(requests):
+        played.send(messages.Done(number=request.number, words={"m": str(request.number)}))
+
+    for (thread, results), request in zip(threads, requests, strict=True):
+        thread.join()
+        assert results == [{"m": str(request.number)}]
+
+
+def test_the_acceptance_of_a_job_is_told_before_its_statuses(peer):
+    from fiber.model import JobSpec, JobStatus
+
+    played = peer()
+    spec = JobSpec(run_id="0badcafe", name="a", argv=("a",))
+    thread, results = in_thread(
+        lambda: played.client.submit(
+            spec, environ={}, cwd="/", on_accepted=played.said.append
+        )
+    )
+    request = played.receive(messages.Submit)
+    accepted = messages.Accepted(number=request.number, job_id="a", pids=(1,))
+    status = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+    played.send(accepted, messages.StatusChanged(job_id="a", status=status))
+
+    thread.join()
+    assert results == [accepted]
+    played.socket.close()
+    played.client.close()
+    assert played.said == [accepted, ("a", status)]
+
+
+def test_nonsense_is_the_end(peer):
+    played = peer()
+    played.socket.sendall(b"\xff" * 10)
+
+    deadline = time.monotonic() + 20
+    while not played.ends and time.monotonic() < deadline:
+        played.socket.settimeout(20)
+        if not played.socket.recv(65536):
+            break
+    played.client.close()
+    assert "its channel broke" in played.ends[0]
+
+
+def test_an_import_may_take_longer_than_the_lease(peer):
+    played = peer(lease=0.1)
+    thread, results = in_thread(played.client.preload, ("heavy",))
+    request = played.receive(messages.Preload)
+
+    # the client asks for signs of life each second; twice without an answer is far too long
+    played.receive(messages.Ping)
+    played.receive(messages.Ping)
+    played.send(messages.Done(number=request.number))
+
+    thread.join()
+    assert results == [{}]
+
+
+def test_a_master_that_was_stopped_itself_does_not_judge(tmp_path):
+    # this very process is stopped, by a helper that lets it go on
+    played = Peer(lease=1.0)
+    helper = os.fork()
+    if helper == 0:
+        signal.alarm(20)
+        parent = os.getppid()
+        os.kill(parent, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(parent, signal.SIGCONT)
+        os._exit(0)
+    os.waitpid(helper, 0)
+
+    thread, results = in_thread(played.client.query)
+    request = played.receive(messages.Query)
+    played.send(messages.Done(number=request.number))
+
+    thread.join()
+    assert results == [{}]
+    played.socket.close()
+    played.client.close()

@@ -1,0 +1,72 @@
+"""A supervisor is started with the interpreter's own options and path."""
+
+import subprocess
+import sys
+
+import pytest
+
+import layout
+from fiber.exceptions import BackendUnavailableError
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.start import start_supervisor
+
+
+def options(folder):
+    return SupervisorOptions(
+        run_id="0badcafe", run_directory=str(folder), master=None, host="here", detached=False
+    )
+
+
+def test_an_interpreter_that_does_not_exist_is_said_so(tmp_path):
+    with pytest.raises(BackendUnavailableError, match="/no/such/python: No such file"):
+        start_supervisor(options(tmp_path), executable="/no/such/python")
+
+
+def test_it_ends_when_whoever_started_it_has_gone(tmp_path):
+    channel, process = start_supervisor(options(tmp_path))
+
+    channel.close()
+
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("flags", [["-I"], ["-X", "utf8", "-W", "error"]])
+def test_options_of_the_interpreter_are_its_own(tmp_path, flags):
+    script = tmp_path / "master.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(layout.ROOT / 'tests' / 'support')]!r}\n"
+        "from pathlib import Path\n"
+        "from supervised import Supervised\n"
+        "with Supervised(Path(sys.argv[1])) as supervised:\n"
+        "    sys.exit(supervised.run('exit_with', bytes([7])).exit_code)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, *flags, str(script), str(tmp_path)],
+        check=False,
+        timeout=50,
+        capture_output=True,
+    )
+
+    assert (done.returncode, done.stderr) == (7, b"")
+
+
+def test_standard_streams_may_be_closed(tmp_path):
+    script = tmp_path / "master.py"
+    script.write_text(
+        "import os, sys\n"
+        f"sys.path[:0] = {[str(layout.ROOT / 'tests' / 'support')]!r}\n"
+        "from pathlib import Path\n"
+        "for number in range(3): os.close(number)\n"
+        "from supervised import Supervised\n"
+        "with Supervised(Path(sys.argv[1])) as supervised:\n"
+        "    accepted = supervised.submit('tell', b'said all the same')\n"
+        "    code = supervised.end(accepted).exit_code\n"
+        "    os._exit(9 if supervised.log(accepted) == 'said all the same' else 1)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], check=False, timeout=50, capture_output=True
+    )
+
+    assert done.returncode == 9
