@@ -18,6 +18,7 @@ import pynng
 import pytest
 
 import soak
+from fiber.dispatch.calls import Call
 from fiber.dispatch.master import Dispatcher
 from fiber.dispatch.protocol import Done, Mode
 from fiber.exceptions import PeerLostError, TransportError
@@ -528,7 +529,17 @@ class TestLiars:
         for number in range(DAMAGED):
             if number % 50 == 0:
                 sinks.append(Sink())
-                pool.dispatcher.add(double, Mode.MAP, sinks[-1], items=[number, number + 1])
+                pool.dispatcher.add(
+                    Call(
+                        number + 1,
+                        double,
+                        Mode.MAP,
+                        sinks[-1],
+                        items=[number, number + 1],
+                        chunksize=None,
+                        retry=True,
+                    )
+                )
             if liar is None:
                 liar = listening.stranger()
                 liar.prove(hello(f"liar-{number}"))

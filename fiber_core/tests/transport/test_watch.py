@@ -1,0 +1,74 @@
+"""Ends that nng misses are found, and no thread stays for it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fiber.exceptions import PeerLostError
+from fiber.transport import watch
+from fiber.transport.wire import Kind
+from transport_world import PATIENCE, Mailbox, until
+
+
+def is_watching():
+    return any(thread.name == "fiber-watch" for thread in threading.enumerate())
+
+
+def test_ends_in_the_midst_of_traffic_are_heard_on_both_sides(listen, monkeypatch):
+    """Of these about one in twenty was never told; each is cut while frames are on their way."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    listening = listen("tls+tcp")
+    mailbox = Mailbox()
+    listening.endpoint.serve(2, mailbox)
+    for number in range(60):
+        link = listening.link(f"w{number}")
+        peer = listening.peer(f"w{number}")
+        for _ in range(7):
+            peer.send(Kind.CAST, 1, 1, [b"x" * 100])
+            link.send(Kind.CAST, 3, 1, [b"x" * 100])
+        if number % 2:
+            listening.endpoint._socket.close_pipe(peer._pipe)
+            with pytest.raises(PeerLostError):
+                while True:
+                    link.receive(timeout=PATIENCE)
+        else:
+            link.close()
+        assert mailbox.next_lost() is peer
+
+
+def test_the_thread_is_there_as_long_as_there_is_something_to_watch(listen):
+    listening = listen("tls+tcp")
+    assert not is_watching()
+    links = [listening.link(f"w{number}") for number in range(3)]
+    assert is_watching()
+    for link in links:
+        link.close()
+    until(lambda: not is_watching())
+    assert listening.link("again").peer
+    assert is_watching()
+
+
+def test_connections_within_a_host_need_none(listen):
+    listening = listen("ipc")
+    assert listening.link().peer
+    assert not is_watching()
+    assert not watch._pipes
+
+
+def test_a_pipe_that_is_gone_already_is_dropped(listen, monkeypatch):
+    """Nng may tell of a pipe's end before it tells of its beginning."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    listening = listen("tls+tcp")
+    link = listening.link()
+    kept = dict(watch._pipes)
+    assert len(kept) == 2
+    link.close()
+    until(lambda: not watch._pipes)
+    with watch._lock:
+        watch._pipes.update(kept)
+    other = listening.link("other")
+    until(lambda: not kept.keys() & watch._pipes.keys())
+    other.send(Kind.CALL, 1, 1, [b"x"])
+    assert bytes(other.receive(timeout=PATIENCE).body) == b"x"
