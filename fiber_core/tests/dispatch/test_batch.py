@@ -270,7 +270,9 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
         return n
 
     run(function)
-    assert [index for start, stop, _ in run.ranges for index in range(start, stop)] == list(range(count))
+    assert [index for start, stop, _ in run.ranges for index in range(start, stop)] == list(
+        range(count)
+    )
     skipped = range(bad, min(count, bad - bad % chunk + chunk)) if bad < count else ()
     assert run.values == [None if n in skipped else n for n in range(count)]
     assert [credits_ for _, _, credits_ in run.ranges][-1] == 1

@@ -119,7 +119,9 @@ def test_a_function_that_cannot_be_pickled_leaves_nothing_alive():
 
 
 def test_a_crash_tells_its_attempts():
-    attempt = Attempt(worker="w", host="h", pid=3, reason=Reason(ReasonKind.EXIT, 7), message="it left")
+    attempt = Attempt(
+        worker="w", host="h", pid=3, reason=Reason(ReasonKind.EXIT, 7), message="it left"
+    )
     error = call([1]).crashed(4, [attempt, attempt])
     assert error.attempts == (attempt, attempt)
     assert str(error).splitlines() == [

@@ -1,10 +1,10 @@
 """Outcomes of several items travel together and arrive as they would have alone."""
 
 import sys
+from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
 import pytest
-from multiprocessing.pool import MaybeEncodingError
 
 from fiber.dispatch.outcomes import Outcomes, Received
 from fiber.transport import codec, wire

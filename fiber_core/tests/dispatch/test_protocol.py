@@ -73,7 +73,12 @@ def test_an_entry_that_makes_no_sense_is_refused(tasks):
 
 @pytest.mark.parametrize(
     "done",
-    [Done(1, 5, 4, 0.1, 1), Done(1, 4, 5, -1.0, 1), Done(1, 4, 5, float("nan"), 1), Done(1, 4, 5, 0.1, 3)],
+    [
+        Done(1, 5, 4, 0.1, 1),
+        Done(1, 4, 5, -1.0, 1),
+        Done(1, 4, 5, float("nan"), 1),
+        Done(1, 4, 5, 0.1, 3),
+    ],
     ids=["backwards", "negative time", "no time", "greedy"],
 )
 def test_a_report_that_makes_no_sense_is_refused(done):

@@ -1,0 +1,201 @@
+"""An iterable is drawn on a thread of its own, in order, no further ahead than a window."""
+
+import itertools
+import threading
+
+import pytest
+
+from dispatch_world import Master, until
+from fiber.dispatch import feeder as module
+from fiber.dispatch.feeder import Feeder
+from fiber.exceptions import TerminatedError
+
+
+class Source:
+    """Counts what was drawn of it; waits before an item where a test says so."""
+
+    def __init__(self, items, wait_before=()):
+        self.items = items
+        self.wait_before = set(wait_before)
+        self.go_on = threading.Event()
+        self.drawn = 0
+        self.closed = threading.Event()
+
+    def __iter__(self):
+        try:
+            for item in self.items:
+                if item in self.wait_before:
+                    assert self.go_on.wait(20)
+                self.drawn += 1
+                yield item
+        finally:
+            self.closed.set()
+
+
+@pytest.fixture
+def feeds():
+    made = []
+
+    def feed(iterable, *, chunksize=None, workers=2):
+        master = Master("a", "b")
+        call, sink = master.call(abs, None, chunksize=chunksize)
+        feeder = Feeder(master.dispatcher, call, iterable, workers=workers)
+        made.append((feeder, iterable))
+        feeder.start()
+        return master, feeder, call, sink
+
+    yield feed
+    for feeder, iterable in made:
+        feeder.stop()
+        if isinstance(iterable, Source):
+            iterable.go_on.set()
+        feeder._thread.join(20)
+        assert not feeder._thread.is_alive()
+
+
+def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
+    master, feeder, call, sink = feeds(range(50))
+    feeder._thread.join(20)
+    master.ask(master.peers["a"])
+    master.work(master.peers["a"], lambda x: x)
+    assert sink.outcomes == {n: n for n in range(50)}
+    assert sink.is_done
+
+
+def test_an_endless_iterable_is_drawn_up_to_the_window_only(feeds):
+    source = Source(itertools.count())
+    feeds(source)
+    until(lambda: source.drawn >= module.FIRST)
+    assert not source.closed.wait(0.05)
+    assert source.drawn == module.FIRST
+
+
+def test_what_is_taken_makes_room_for_as_much(feeds):
+    source = Source(itertools.count())
+    _, feeder, *_ = feeds(source)
+    until(lambda: source.drawn == module.FIRST)
+    feeder.taken(10)
+    until(lambda: source.drawn == module.FIRST + 10)
+    feeder.arrived(10)
+    assert not source.closed.wait(0.05)
+    assert source.drawn == module.FIRST + 10
+
+
+def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
+    _, feeder, call, _ = feeds(Source([]))
+    call.item_bytes = 10
+    assert feeder._window() == module.LARGEST
+    call.item_bytes = module.BYTES / 8
+    assert feeder._window() == 8
+    call.item_bytes = module.BYTES * 100
+    assert feeder._window() == 4, "enough to keep two workers busy"
+
+
+def test_units_of_many_items_fit_into_the_window(feeds):
+    source = Source(itertools.count())
+    feeds(source, chunksize=1000)
+    until(lambda: source.drawn == 4000)
+
+
+def test_in_a_hurry_what_has_its_outcome_makes_room(feeds):
+    source = Source(itertools.count())
+    _, feeder, *_ = feeds(source)
+    until(lambda: source.drawn == module.FIRST)
+    feeder.arrived(5)
+    feeder.hurry()
+    until(lambda: source.drawn == module.FIRST + 5)
+    feeder.arrived(5)
+    until(lambda: source.drawn == module.FIRST + 10)
+
+
+def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(feeds):
+    source = Source(itertools.count())
+    _, feeder, *_ = feeds(source)
+    until(lambda: source.drawn == module.FIRST)
+    feeder.stop()
+    feeder._thread.join(20)
+    assert not feeder._thread.is_alive()
+    assert source.closed.is_set()
+
+
+def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
+    source = Source(itertools.count(), wait_before={3})
+    _, feeder, call, _ = feeds(source)
+    until(lambda: source.drawn == 3)
+    feeder.stop()
+    source.go_on.set()
+    feeder._thread.join(20)
+    assert source.drawn == 4
+
+
+@pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_the_iterable_raises_is_kept_and_the_call_closed_behind_what_came_before(feeds, error):
+    def numbers():
+        yield 1
+        yield 2
+        raise error
+
+    master, feeder, _, sink = feeds(numbers())
+    feeder._thread.join(20)
+    assert isinstance(feeder.error, error)
+    master.ask(master.peers["a"])
+    master.work(master.peers["a"], lambda x: x)
+    assert sink.is_done
+    assert sink.outcomes == {0: 1, 1: 2}
+
+
+def test_what_is_no_iterable_is_an_error_of_the_same_kind(feeds):
+    _, feeder, _, sink = feeds(5)
+    feeder._thread.join(20)
+    assert isinstance(feeder.error, TypeError)
+    assert sink.is_done
+
+
+def test_an_item_goes_out_at_once_where_nothing_else_is_under_way(feeds):
+    """The next item may depend on its result, also while other calls keep the pool busy."""
+    master = Master("a")
+    master.call(abs, list(range(1000)))
+    call, _ = master.call(abs, None)
+    source = Source(range(3), wait_before={1})
+    feeder = Feeder(master.dispatcher, call, source, workers=1)
+    feeder.start()
+    until(lambda: call.count == 1)
+    feeder.stop()
+    source.go_on.set()
+    feeder._thread.join(20)
+
+
+def test_an_item_drawn_in_a_busy_pool_goes_out_when_the_consumer_waits_for_it():
+    master = Master("a")
+    master.call(abs, list(range(1000)))
+    call, _ = master.call(abs, None)
+    source = Source(range(5), wait_before={3})
+    feeder = Feeder(master.dispatcher, call, source, workers=1)
+    feeder.start()
+    until(lambda: source.drawn == 3)
+    feeder.flush()
+    until(lambda: call.count == 3)
+    feeder.stop()
+    source.go_on.set()
+    feeder._thread.join(20)
+
+
+def test_nothing_is_handed_to_a_call_that_ended(feeds):
+    source = Source(itertools.count(), wait_before={2})
+    master, feeder, call, _ = feeds(source)
+    until(lambda: source.drawn == 2)
+    count = call.count
+    master.dispatcher.end(TerminatedError("over"))
+    source.go_on.set()
+    until(lambda: source.drawn == module.FIRST)
+    assert call.count == count
+
+
+def test_a_flush_that_comes_too_late_adds_nothing(feeds):
+    _, feeder, call, _ = feeds(range(3))
+    feeder._thread.join(20)
+    feeder._buffer.append("stray")
+    feeder._buffer.clear()
+    feeder.flush()
+    feeder._hand_over(closed=False)
+    assert call.count == 3

@@ -1,0 +1,499 @@
+"""The pool's side of a call, with workers that say what a test wants."""
+
+import threading
+import time
+
+import pytest
+
+from dispatch_world import Master, Sink, message
+from fiber.dispatch import protocol
+from fiber.dispatch.calls import Unsendable
+from fiber.dispatch.outcomes import Outcomes
+from fiber.dispatch.protocol import Done, Mode
+from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
+from fiber.model import Reason, ReasonKind
+from fiber.model.task import Attempt
+from fiber.transport import codec
+from fiber.transport.wire import Kind
+
+
+def square(x):
+    return x * x
+
+
+def cube(x):
+    return x * x * x
+
+
+def death(kind=ReasonKind.SIGNAL):
+    return Attempt(worker="w", host="h", pid=1, reason=Reason(kind, 9))
+
+
+@pytest.fixture
+def master():
+    return Master("a", "b")
+
+
+def test_a_worker_that_asks_gets_the_function_and_items_and_its_results_reach_the_caller(master):
+    peer = master.peers["a"]
+    _, sink = master.call(square, [1, 2, 3])
+    master.ask(peer)
+    assert [sent.kind for sent in peer.sent] == [Kind.FUNCTION, Kind.TASKS]
+    assert master.work(peer, square) == 3
+    assert sink.outcomes == {0: 1, 1: 4, 2: 9}
+    assert sink.is_done
+
+
+def test_a_function_is_sent_to_a_worker_once(master):
+    peer = master.peers["a"]
+    master.ask(peer)
+    for _ in range(3):
+        master.call(square, [1])
+    seen = master.work(peer, square)
+    master.call(cube, [1])
+    master.work(peer, cube, seen=seen)
+    assert len(peer.of_kind(Kind.FUNCTION)) == 2
+
+
+def test_each_worker_is_told_of_once_when_it_is_up(master):
+    for _ in range(3):
+        master.ask(master.peers["a"])
+    assert master.staff.told == [("up", "a")]
+
+
+def test_a_stranger_gets_nothing(master):
+    with pytest.raises(WireError, match="no worker of this pool"):
+        master.ask(master.connect("stranger"))
+
+
+@pytest.mark.parametrize("kind", [Kind.CALL, Kind.TASKS, Kind.RETIRE])
+def test_what_is_not_for_a_pool_is_refused(master, kind):
+    master.ask(master.peers["a"])
+    with pytest.raises(WireError, match="not for a pool"):
+        master.tell(master.peers["a"], kind)
+
+
+def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing(master):
+    peer = master.peers["a"]
+    _, sink = master.call(square, [1, 2, 3])
+    master.ask(peer)
+    head, _ = peer.tasks()[0]
+    done = Done(head.entry, head.start, head.stop + 5, 0.1, 1)
+    with pytest.raises(WireError):
+        master.tell(peer, Kind.DONE, [done.encode(), *Outcomes().encode()])
+    assert sink.outcomes == {}
+    master.work(peer, square)
+    assert sink.is_done
+
+
+def test_results_that_cannot_be_read_are_errors_of_their_items(master):
+    peer = master.peers["a"]
+    _, sink = master.call(square, [1])
+    master.ask(peer)
+    head, _ = peer.tasks()[0]
+    done = Done(head.entry, head.start, head.stop, 0.1, 1)
+    master.tell(peer, Kind.DONE, [done.encode(), b"nonsense"])
+    assert isinstance(sink.outcomes[0], Exception)
+    assert sink.is_done
+
+
+def test_the_tasks_of_a_lost_worker_go_to_another_alone(master):
+    a, b = master.peers.values()
+    _, sink = master.call(square, [1, 2])
+    master.ask(a)
+    assert master.dispatcher.lost("a", death(), counts=True) == (1, 0)
+    master.ask(b)
+    master.work(b, square)
+    assert sink.outcomes == {0: 1, 1: 4}
+
+
+def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
+    _, sink = master.call(square, [1])
+    for number in range(3):
+        name = f"worker {number}"
+        master.staff.known.add(name)
+        master.ask(master.connect(name))
+        requeued = master.dispatcher.lost(name, death(), counts=True)
+    assert requeued == (0, 1)
+    error = sink.outcomes[0]
+    assert isinstance(error, WorkerCrashedError)
+    assert len(error.attempts) == 3
+    assert sink.is_done
+
+
+def test_losses_that_do_not_count_never_give_a_task_up(master):
+    _, sink = master.call(square, [1])
+    for number in range(10):
+        name = f"worker {number}"
+        master.staff.known.add(name)
+        master.ask(master.connect(name))
+        master.dispatcher.lost(name, death(), counts=False)
+    assert not sink.outcomes
+
+
+def test_at_most_once_is_given_up_at_the_first_loss(master):
+    _, sink = master.call(square, [1, 2], retry=False)
+    master.ask(master.peers["a"])
+    assert master.dispatcher.lost("a", None, counts=False) == (0, 1)
+    assert isinstance(sink.outcomes[0], WorkerCrashedError)
+    master.ask(master.peers["b"])
+    master.work(master.peers["b"], square)
+    assert sink.outcomes[1] == 4
+
+
+def test_a_worker_that_dials_again_loses_what_it_held_and_gets_the_function_anew(master):
+    former = master.peers["a"]
+    _, sink = master.call(square, [1])
+    master.ask(former)
+    latter = master.connect("a")
+    master.ask(latter)
+    assert [sent.kind for sent in latter.sent] == [Kind.FUNCTION, Kind.TASKS]
+    # what the former connection still says is of no use
+    head, _ = former.tasks()[0]
+    master.finish(former, head, ["too late"])
+    master.work(latter, square)
+    assert sink.outcomes == {0: 1}
+
+
+def test_the_end_of_its_former_connection_does_not_cut_it(master):
+    former, latter = master.peers["a"], master.connect("a")
+    master.ask(former)
+    master.ask(latter)
+    master.dispatcher.on_peer_lost(former)
+    assert ("cut", "a") not in master.staff.told
+    master.dispatcher.on_peer_lost(latter)
+    assert master.staff.told[-1] == ("cut", "a")
+
+
+def test_the_end_of_somebody_who_never_asked_is_no_matter(master):
+    master.dispatcher.on_peer_lost(master.connect("a"))
+    assert master.staff.told == []
+
+
+def test_a_drained_worker_finishes_and_is_told_to_exit(master):
+    peer = master.peers["a"]
+    _, sink = master.call(square, [1, 2])
+    master.ask(peer)
+    assert master.dispatcher.drain("a")
+    assert peer.of_kind(Kind.RETIRE) == []
+    master.work(peer, square)
+    assert len(peer.of_kind(Kind.RETIRE)) == 1
+    assert master.staff.told[-1] == ("retired", "a")
+    assert sink.outcomes == {0: 1}
+
+
+def test_one_that_never_asked_cannot_be_drained(master):
+    assert not master.dispatcher.drain("a")
+
+
+def test_a_worker_does_its_quota_and_is_told_to_exit():
+    master = Master("a", quota=2)
+    peer = master.peers["a"]
+    _, sink = master.call(square, [1, 2, 3])
+    master.ask(peer)
+    master.work(peer, square)
+    assert sink.outcomes == {0: 1, 1: 4}
+    assert len(peer.of_kind(Kind.RETIRE)) == 1
+
+
+def test_a_failed_initializer_is_told_with_its_error(master):
+    segments = codec.dumps(codec.with_traceback(KeyError("initializer")))
+    master.tell(master.peers["a"], Kind.BROKEN, segments)
+    assert isinstance(master.staff.errors[0], KeyError)
+    master.tell(master.peers["a"], Kind.BROKEN, [b"nonsense"])
+    assert isinstance(master.staff.errors[1], WireError)
+
+
+class TestFunctionsThatAreMissing:
+    def test_they_are_sent_again(self, master):
+        peer = master.peers["a"]
+        call, _ = master.call(square, [1])
+        master.ask(peer)
+        master.tell(peer, Kind.MISSING, [call.digest])
+        first, second = peer.of_kind(Kind.FUNCTION)
+        assert bytes(first.body) == bytes(second.body)
+
+    def test_of_a_call_that_is_over_only_its_name_comes(self, master):
+        peer = master.peers["a"]
+        call, _ = master.call(square, [1])
+        master.ask(peer)
+        seen = master.work(peer, square)
+        master.tell(peer, Kind.MISSING, [call.digest])
+        assert bytes(peer.of_kind(Kind.FUNCTION)[-1].body) == call.digest
+        # and the next call brings it along, since this worker has it no longer
+        master.call(square, [1])
+        assert len(peer.of_kind(Kind.FUNCTION)) == 3
+        assert len(peer.of_kind(Kind.FUNCTION)[-1].body) > len(call.digest)
+        master.work(peer, square, seen=seen)
+
+    def test_the_memory_of_what_a_worker_knows_is_bounded(self, master, monkeypatch):
+        monkeypatch.setattr("fiber.dispatch.session._KNOWN", 3)
+        peer, seen = master.peers["a"], 0
+        master.ask(peer)
+        for number in [1, 2, 3, 1, 2, 3, 4, 1]:
+            master.call(lambda x, n=number: x + n, [1])
+            seen = master.work(peer, lambda x: x, seen=seen)
+        assert len(peer.of_kind(Kind.FUNCTION)) == 5
+
+
+class TestItemsThatCannotBeRead:
+    def test_they_are_sent_again_each_by_itself(self, master):
+        peer = master.peers["a"]
+        _, sink = master.call(square, [1, 2, 3], chunksize=3)
+        master.ask(peer)
+        head, _ = peer.tasks()[0]
+        master.tell(peer, Kind.UNREAD, [protocol.entry(head.entry)])
+        again, items = peer.tasks()[1]
+        assert (again.entry, again.start, again.stop, again.chunk) == (head.entry, 0, 3, 3)
+        assert again.mode == Mode.MAP | Mode.SINGLY
+        assert items == [1, 2, 3]
+        master.finish(peer, again, [1, 4, 9])
+        assert sink.outcomes == {0: 1, 1: 4, 2: 9}
+
+    def test_of_a_call_that_is_over_none_would_run(self, master):
+        peer = master.peers["a"]
+        master.call(square, [1, 2, 3], chunksize=3)
+        master.ask(peer)
+        head, _ = peer.tasks()[0]
+        master.dispatcher.end(TerminatedError("over"))
+        master.tell(peer, Kind.UNREAD, [protocol.entry(head.entry)])
+        _, items = peer.tasks()[1]
+        assert [type(item) for item in items] == [Unsendable] * 3
+
+    def test_an_entry_that_the_worker_does_not_hold_is_refused(self, master):
+        peer = master.peers["a"]
+        master.ask(peer)
+        with pytest.raises(WireError, match="not held"):
+            master.tell(peer, Kind.UNREAD, [protocol.entry(99)])
+
+
+class TestWorkThatIsStuck:
+    def test_is_asked_back_and_given_to_who_is_idle(self, master, monkeypatch):
+        clock = [time.monotonic()]
+        monkeypatch.setattr("fiber.dispatch.master.time.monotonic", lambda: clock[0])
+        a, b = master.peers.values()
+        _, sink = master.call(square, list(range(40)))
+        master.ask(a)
+        # until an entry has several units
+        seen = 0
+        while True:
+            head, items = a.tasks()[seen]
+            if len(items) > 2:
+                break
+            master.finish(a, head, [square(item) for item in items])
+            seen += 1
+        master.ask(b)
+        master.work(b, square)
+        clock[0] += 10
+        master.reactor.go_off()
+        assert protocol.read_entry(a.of_kind(Kind.REVOKE)[0].body) == head.entry
+        master.tell(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
+        master.work(b, square, seen=len(b.tasks()) - 1)
+        master.finish(a, head, [square(items[0])], stop=head.start + 1)
+        assert sink.outcomes == {n: n * n for n in range(40)}
+        assert sink.is_done
+
+    def test_without_an_answer_the_first_result_counts_and_the_caller_sees_one(
+        self, master, monkeypatch
+    ):
+        clock = [time.monotonic()]
+        monkeypatch.setattr("fiber.dispatch.master.time.monotonic", lambda: clock[0])
+        a, b = master.peers.values()
+        _, sink = master.call(square, list(range(40)))
+        master.ask(a)
+        seen = 0
+        while len(a.tasks()[seen][1]) <= 2:
+            head, items = a.tasks()[seen]
+            master.finish(a, head, [square(item) for item in items])
+            seen += 1
+        head, items = a.tasks()[seen]
+        master.ask(b)
+        done = master.work(b, square)
+        for _ in range(2):
+            clock[0] += 10
+            master.reactor.go_off()
+        master.work(b, square, seen=done)
+        # the stuck worker does all of it in the end
+        master.finish(a, head, ["duplicate" if n else 0 for n in items])
+        assert sink.is_done
+        assert {n: sink.outcomes[n] for n in range(head.start + 1, 40)} == {
+            n: n * n for n in range(head.start + 1, 40)
+        }
+
+
+class TestTheEnd:
+    def test_every_call_ends_with_the_error(self, master):
+        _, first = master.call(square, [1, 2])
+        _, second = master.call(cube, None)
+        error = TerminatedError("over")
+        master.dispatcher.end(error)
+        assert first.error is second.error is error
+
+    def test_what_is_added_later_is_refused_with_the_error(self, master):
+        master.dispatcher.end(TerminatedError("over"))
+        with pytest.raises(TerminatedError, match="over"):
+            master.call(square, [1])
+
+    def test_late_results_and_requests_are_no_matter(self, master):
+        peer = master.peers["a"]
+        master.call(square, [1, 2])
+        master.ask(peer)
+        master.dispatcher.end(TerminatedError("over"))
+        master.work(peer, square)
+        master.ask(peer)
+
+    def test_the_first_reason_is_the_one_that_is_told(self, master):
+        master.dispatcher.end(TerminatedError("first"))
+        master.dispatcher.end(TerminatedError("second"))
+        with pytest.raises(TerminatedError, match="first"):
+            master.call(square, [1])
+
+    def test_with_two_workers_waiting_behind_an_entry_nothing_is_sent_of_a_call_that_ended(
+        self, master
+    ):
+        a, b = master.peers.values()
+        sinks = [master.call(square, list(range(100)))[1] for _ in range(5)]
+        for peer in (a, b):
+            master.ask(peer, 2)
+            master.work(peer, square)
+        master.dispatcher.end(TerminatedError("over"))
+        assert all(sink.error or sink.is_done for sink in sinks)
+
+    def test_who_waits_for_the_last_call_hears_of_it_and_later_ones_are_refused(self, master):
+        waited = threading.Event()
+
+        def wait():
+            master.dispatcher.wait_drained(ValueError("not running"))
+            waited.set()
+
+        _, sink = master.call(square, [1])
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not waited.wait(0.02)
+        master.ask(master.peers["a"])
+        master.work(master.peers["a"], square)
+        thread.join(20)
+        assert waited.is_set()
+        assert sink.is_done
+        with pytest.raises(ValueError, match="not running"):
+            master.call(square, [1])
+
+    def test_timers_and_workers_are_forgotten(self, master):
+        master.ask(master.peers["a"])
+        master.dispatcher.close()
+        assert master.dispatcher.lost("a", None, counts=False) == (0, 0)
+
+
+class TestCallsThatGrow:
+    def test_items_are_given_as_they_come(self, master):
+        peer = master.peers["a"]
+        call, sink = master.call(square, None)
+        master.ask(peer)
+        assert peer.tasks() == []
+        master.dispatcher.extend(call, [1, 2])
+        seen = master.work(peer, square)
+        assert sink.outcomes == {0: 1, 1: 4}
+        assert not sink.is_done
+        master.dispatcher.extend(call, [3], closed=True)
+        master.work(peer, square, seen=seen)
+        assert sink.is_done
+
+    def test_those_of_a_call_that_ended_are_dropped(self, master):
+        call, sink = master.call(square, None)
+        master.dispatcher.end(TerminatedError("over"))
+        master.dispatcher.extend(call, [1, 2])
+        assert call.count == 0
+        assert sink.outcomes == {}
+
+
+class Watched:
+    """An item whose pickling does what a test wants."""
+
+    action = staticmethod(lambda: None)
+
+    def __reduce__(self):
+        Watched.action()
+        return (int, ())
+
+
+class TestPicklingThatGoesWrong:
+    @pytest.mark.parametrize("error", [KeyError, SystemExit], ids=lambda error: error.__name__)
+    def test_an_item_that_raises_is_the_error_of_its_own(self, master, error):
+        def fail():
+            raise error
+
+        Watched.action = fail
+        _, sink = master.call(square, [Watched(), 2])
+        master.ask(master.peers["a"])
+        head, items = master.peers["a"].tasks()[0]
+        assert isinstance(items[0], Unsendable)
+        master.finish(master.peers["a"], head, [items[0].error])
+        assert isinstance(sink.outcomes[0], error)
+
+    def test_an_interruption_is_raised_and_its_worker_starts_over(self, master):
+        def interrupt():
+            raise KeyboardInterrupt
+
+        peer = master.peers["a"]
+        master.ask(peer)
+        Watched.action = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            master.call(square, [Watched()])
+        assert peer.closed
+
+    def test_an_item_may_add_a_call_while_it_is_pickled(self, master):
+        inner = []
+        Watched.action = lambda: inner or inner.append(master.call(cube, [2])[1])
+        _, sink = master.call(square, [Watched()])
+        master.ask(master.peers["a"], 2)
+        master.work(master.peers["a"], lambda x: x)
+        assert inner[0].is_done
+        assert sink.is_done
+
+
+def test_a_sink_that_raises_does_not_keep_others_from_their_results(master):
+    class Raises(Sink):
+        def accept(self, start, values, errors):
+            raise RuntimeError("a sink on purpose")
+
+    peer = master.peers["a"]
+    call = master.dispatcher.prepare(square, Mode.MAP, Raises(), items=[1])
+    master.dispatcher.add(call)
+    _, sink = master.call(square, [2])
+    master.ask(peer)
+    head, _ = peer.tasks()[0]
+    with pytest.raises(RuntimeError):
+        master.finish(peer, head, [1])
+    master.work(peer, square, seen=1)
+    assert sink.outcomes == {0: 4}
+
+
+def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master):
+    peer = master.peers["a"]
+    call, sink = master.call(len, [bytes(100_000) for _ in range(64)])
+    master.ask(peer)
+    master.work(peer, len)
+    assert call.item_bytes == pytest.approx(100_000, rel=0.1)
+    assert max(len(items) for _, items in peer.tasks()) <= 10
+    assert sink.is_done
+
+
+def test_the_longest_idle_worker_is_known_by_its_process(master):
+    assert master.dispatcher.longest_idle() is None
+    master.ask(master.peers["b"])
+    master.ask(master.peers["a"])
+    name, seconds = master.dispatcher.longest_idle()
+    assert name == "b"
+    assert seconds >= 0
+
+
+def test_any_message_of_a_worker_is_taken_or_refused(master):
+    peer = master.peers["a"]
+    master.call(square, list(range(10)))
+    master.ask(peer)
+    for kind in Kind:
+        for body in (b"", b"\0", bytes(8), bytes(16), bytes(64), b"\xff" * 64):
+            try:
+                master.dispatcher.on_message(peer, message(kind, [body]))
+            except WireError:
+                continue

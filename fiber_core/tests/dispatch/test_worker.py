@@ -1,0 +1,371 @@
+"""A worker in a thread, and a test that plays its pool."""
+
+import threading
+
+import pytest
+
+from dispatch_world import TARGET, FakeLink, Sink, until
+from fiber.dispatch import protocol
+from fiber.dispatch.calls import Call
+from fiber.dispatch.outcomes import Received
+from fiber.dispatch.protocol import Mode, Tasks
+from fiber.dispatch.worker import Worker
+from fiber.exceptions import PeerLostError, StartError
+from fiber.transport import codec
+from fiber.transport.wire import Kind
+
+go_on = threading.Event()
+begun = threading.Event()
+
+
+def square(x):
+    return x * x
+
+
+def wait_on_three(x):
+    if x == 3:
+        begun.set()
+        assert go_on.wait(20)
+    return x
+
+
+def raise_lost(_):
+    raise PeerLostError("a queue's owner is gone")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return _refuse, ()
+
+
+class LostInside:
+    def __reduce__(self):
+        return raise_lost, (1,)
+
+
+def _refuse():
+    raise ValueError("cannot be read")
+
+
+class Pool:
+    """What a pool does for a worker."""
+
+    def __init__(self):
+        self.links = [FakeLink()]
+        self.error = None
+        self.entries = 0
+        self.dialled = threading.Event()
+        self.refuses = False
+        self.worker = Worker(self.links[0], TARGET, self._redial)
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            self.worker.run()
+        except BaseException as error:
+            self.error = error
+
+    def _redial(self):
+        if self.refuses:
+            raise StartError("nobody there")
+        self.links.append(FakeLink())
+        self.dialled.set()
+        return self.links[-1]
+
+    @property
+    def link(self):
+        return self.links[-1]
+
+    def begin(self):
+        self.thread.start()
+        self.asked(2)
+
+    def asked(self, credits_):
+        assert protocol.read_ask(self.link.next(Kind.ASK).body) == credits_
+
+    def call(self, function, items, *, mode=Mode.MAP, number=1):
+        call = Call(number, function, mode, Sink(), items=items, chunksize=None, retry=True)
+        call.number = number
+        return call
+
+    def teach(self, call):
+        self.link.give(Kind.FUNCTION, protocol.function(call.digest, call.function))
+
+    def give(self, call, start=0, stop=None, chunk=1, *, singly=False, entry=None):
+        stop = call.count if stop is None else stop
+        encode = call.encode_singly if singly else call.encode
+        mode, segments = encode(start, stop)
+        if entry is None:
+            self.entries += 1
+            entry = self.entries
+        head = Tasks(entry, call.number, start, stop, chunk, mode, call.digest)
+        self.link.give(Kind.TASKS, [head.encode(), *segments], entry)
+        return entry
+
+    def done(self):
+        done, body = protocol.read_done(self.link.next(Kind.DONE).body)
+        values, errors = Received(body, done.start, done.stop).of(done.start, done.stop)
+        return done, [errors.get(n, v) for n, v in enumerate(values, done.start)]
+
+    def done_up_to(self, stop):
+        """Reports until that item, however many a slow machine makes of them; last credits, all values."""
+        gathered = []
+        while True:
+            done, values = self.done()
+            gathered += values
+            if done.stop == stop:
+                return done.credits, gathered
+            assert done.stop < stop
+            assert done.credits == 0
+
+    def retire(self):
+        self.link.give(Kind.RETIRE)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        assert self.error is None
+
+
+@pytest.fixture
+def pool():
+    go_on.clear()
+    begun.clear()
+    pool = Pool()
+    yield pool
+    go_on.set()
+    pool.refuses = True
+    pool.link.lose()
+    if pool.thread.ident is not None:
+        pool.thread.join(20)
+        assert not pool.thread.is_alive()
+    for link in pool.links:
+        link.release()
+
+
+def test_it_asks_for_two_entries_runs_what_comes_and_ends_when_it_is_told(pool):
+    pool.begin()
+    call = pool.call(square, [1, 2, 3])
+    pool.teach(call)
+    pool.give(call)
+    assert pool.done_up_to(3) == (1, [1, 4, 9])
+    pool.retire()
+
+
+@pytest.mark.parametrize(
+    "mode,item,function,value",
+    [
+        (Mode.MAP, (2, 3), sum, 5),
+        (Mode.STARMAP, (2, 3), pow, 8),
+        (Mode.APPLY, ((2,), {"exp": 3}), pow, 8),
+    ],
+    ids=["map", "starmap", "apply"],
+)
+@pytest.mark.parametrize("singly", [False, True])
+def test_an_item_is_passed_as_its_call_says(pool, mode, item, function, value, singly):
+    pool.begin()
+    call = pool.call(function, [item], mode=mode)
+    pool.teach(call)
+    pool.give(call, singly=singly)
+    assert pool.done()[1] == [value]
+    pool.retire()
+
+
+def test_a_function_that_it_has_not_is_asked_for(pool):
+    pool.begin()
+    call = pool.call(square, [3])
+    pool.give(call)
+    assert bytes(pool.link.next(Kind.MISSING).body) == call.digest
+    pool.teach(call)
+    assert pool.done()[1] == [9]
+    pool.retire()
+
+
+def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
+    pool.begin()
+    first, second = pool.call(square, [3]), pool.call(abs, [-5], number=2)
+    pool.give(first)
+    pool.link.next(Kind.MISSING)
+    pool.teach(second)
+    pool.give(second)
+    pool.teach(first)
+    assert pool.done()[1] == [9]
+    assert pool.done()[1] == [5]
+    pool.retire()
+
+
+def test_a_function_whose_call_is_over_is_not_run_and_not_remembered(pool):
+    pool.begin()
+    call = pool.call(square, [3])
+    pool.give(call)
+    pool.link.next(Kind.MISSING)
+    pool.link.give(Kind.FUNCTION, protocol.function(call.digest))
+    assert pool.done()[1] == [None]
+    later = pool.call(square, [4], number=2)
+    pool.give(later)
+    assert bytes(pool.link.next(Kind.MISSING).body) == call.digest
+    pool.teach(later)
+    assert pool.done()[1] == [16]
+    pool.retire()
+
+
+def test_a_function_that_cannot_be_loaded_is_the_error_of_each_item(pool):
+    pool.begin()
+    call = pool.call(Unreadable(), [1, 2])
+    pool.teach(call)
+    pool.give(call)
+    done, values = pool.done()
+    assert [type(error) for error in values] == [ValueError, ValueError]
+    assert done.credits == 1
+    pool.retire()
+
+
+def test_an_item_that_cannot_be_read_spoils_no_other(pool):
+    pool.begin()
+    call = pool.call(abs, [-1, Unreadable(), -3])
+    pool.teach(call)
+    entry = pool.give(call)
+    assert protocol.read_entry(pool.link.next(Kind.UNREAD).body) == entry
+    pool.give(call, entry=entry, singly=True)
+    _, values = pool.done_up_to(3)
+    assert [values[0], type(values[1]), values[2]] == [1, ValueError, 3]
+    pool.retire()
+
+
+def test_alone_it_is_the_error_of_its_item(pool):
+    pool.begin()
+    call = pool.call(abs, [Unreadable()])
+    pool.teach(call)
+    pool.give(call)
+    assert isinstance(pool.done()[1][0], ValueError)
+    pool.retire()
+
+
+def test_an_item_that_cannot_be_sent_raises_its_error(pool):
+    pool.begin()
+    call = pool.call(abs, [(i for i in "x")])
+    pool.teach(call)
+    pool.give(call)
+    assert isinstance(pool.done()[1][0], TypeError)
+    pool.retire()
+
+
+@pytest.mark.parametrize("items", [[1], [LostInside()]], ids=["in the task", "in its argument"])
+def test_the_loss_of_another_connection_is_the_tasks_error_not_ours(pool, items):
+    pool.begin()
+    call = pool.call(raise_lost, items)
+    pool.teach(call)
+    pool.give(call)
+    assert isinstance(pool.done()[1][0], PeerLostError)
+    assert len(pool.links) == 1
+    pool.retire()
+
+
+def test_it_dials_again_when_its_connection_ends(pool):
+    pool.begin()
+    call = pool.call(square, [5])
+    pool.teach(call)
+    pool.link.lose()
+    assert pool.dialled.wait(20)
+    pool.asked(2)
+    pool.give(call)
+    assert pool.done()[1] == [25]
+    pool.retire()
+
+
+def test_it_ends_when_nobody_answers(pool):
+    pool.begin()
+    pool.refuses = True
+    pool.link.lose()
+    pool.thread.join(20)
+    assert isinstance(pool.error, StartError)
+
+
+def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_comes_at_once(pool):
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(8)))
+    pool.teach(call)
+    entry = pool.give(call)
+    assert begun.wait(20)
+    assert pool.done_up_to(3) == (0, [0, 1, 2])
+    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 4)
+    go_on.set()
+    assert pool.done_up_to(4) == (0, [3])
+    done, values = pool.done()
+    assert (done.start, done.stop, done.credits, values) == (4, 4, 1, [])
+    pool.retire()
+
+
+def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(8)))
+    pool.teach(call)
+    pool.give(call, 2, 5)
+    behind = pool.give(call, 5, 8)
+    assert begun.wait(20)
+    pool.done_up_to(3)
+    pool.link.give(Kind.REVOKE, [protocol.entry(behind)])
+    pool.asked(1)
+    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
+    go_on.set()
+    assert pool.done_up_to(5) == (1, [3, 4])
+    pool.retire()
+
+
+def test_what_is_done_already_is_kept(pool):
+    pool.begin()
+    call = pool.call(square, [1])
+    pool.teach(call)
+    entry = pool.give(call)
+    pool.done()
+    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 2**63)
+    pool.retire()
+
+
+def test_messages_that_came_during_a_long_entry_are_taken_afterwards_in_order(pool):
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(5)))
+    pool.teach(call)
+    pool.give(call)
+    assert begun.wait(20)
+    pool.done_up_to(3)
+    other = pool.call(abs, [-7], number=2)
+    pool.teach(other)
+    pool.give(other)
+    until(lambda: len(pool.worker._inbox) == 2)
+    go_on.set()
+    assert pool.done_up_to(5) == (1, [3, 4])
+    assert pool.done()[1] == [7]
+    pool.retire()
+
+
+def test_a_connection_that_ends_during_a_long_entry_is_found_out_after_it(pool):
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(5)))
+    pool.teach(call)
+    pool.give(call)
+    assert begun.wait(20)
+    pool.done_up_to(3)
+    pool.link.lose()
+    go_on.set()
+    assert pool.dialled.wait(20)
+    pool.asked(2)
+    pool.retire()
+
+
+def test_what_is_no_exception_ends_it(pool):
+    def leave(_):
+        raise SystemExit(5)
+
+    pool.begin()
+    call = pool.call(leave, [1])
+    pool.teach(call)
+    pool.give(call)
+    pool.thread.join(20)
+    assert isinstance(pool.error, SystemExit)
+
+
+def test_a_failed_initializer_is_reported(pool):
+    pool.worker.report_broken(KeyError("initializer"))
+    error = codec.loads(pool.link.next(Kind.BROKEN).body)
+    assert isinstance(error, KeyError)
