@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fiber.dispatch import protocol
 from fiber.dispatch.master import Dispatcher
@@ -152,10 +152,14 @@ class Master:
     """A dispatcher with workers that do what a test tells them."""
 
     def __init__(self, *workers: str, quota: int | None = None, max_attempts: int = 3) -> None:
-        self.reactor: Any = FakeReactor()
+        self.reactor = FakeReactor()
         self.staff = FakeStaff(*workers)
         self.dispatcher = Dispatcher(
-            TARGET, self.reactor, max_attempts=max_attempts, quota=quota, staff=self.staff
+            TARGET,
+            cast("Any", self.reactor),
+            max_attempts=max_attempts,
+            quota=quota,
+            staff=self.staff,
         )
         self.peers = {name: self.connect(name) for name in workers}
 

@@ -11,7 +11,6 @@ from fiber.dispatch import protocol
 from fiber.dispatch.batch import Batch, Current
 from fiber.dispatch.outcomes import Received
 from fiber.dispatch.protocol import Tasks
-from fiber.transport import wire
 
 
 def tasks(start=0, stop=10, chunk=1):

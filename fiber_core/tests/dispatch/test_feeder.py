@@ -54,7 +54,7 @@ def feeds():
 
 
 def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
-    master, feeder, call, sink = feeds(range(50))
+    master, feeder, _, sink = feeds(range(50))
     feeder._thread.join(20)
     master.ask(master.peers["a"])
     master.work(master.peers["a"], lambda x: x)
@@ -120,7 +120,7 @@ def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(feeds):
 
 def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
     source = Source(itertools.count(), wait_before={3})
-    _, feeder, call, _ = feeds(source)
+    _, feeder, _, _ = feeds(source)
     until(lambda: source.drawn == 3)
     feeder.stop()
     source.go_on.set()
@@ -182,7 +182,7 @@ def test_an_item_drawn_in_a_busy_pool_goes_out_when_the_consumer_waits_for_it():
 
 def test_nothing_is_handed_to_a_call_that_ended(feeds):
     source = Source(itertools.count(), wait_before={2})
-    master, feeder, call, _ = feeds(source)
+    master, _, call, _ = feeds(source)
     until(lambda: source.drawn == 2)
     count = call.count
     master.dispatcher.end(TerminatedError("over"))

@@ -1,0 +1,315 @@
+"""A fleet's thread does what its roster says, on a platform that a test plays."""
+
+import threading
+
+import pytest
+
+from dispatch_world import until
+from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
+from fiber.launch.fleet import Fleet
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+RUNNING = JobStatus(state=JobState.RUNNING)
+LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
+
+
+class FakeChild:
+    """A job that ends when it is told to."""
+
+    host = "here"
+    failure = ""
+
+    def __init__(self, ident, processes, on_status):
+        self.ident, self.processes, self.name = ident, processes, f"worker {ident}"
+        self._on_status = on_status
+        self.kills = 0
+        self.unreachable = 0
+
+    def tell(self, status):
+        self._on_status(self, status)
+
+    def kill(self):
+        self.signal(None, 9)
+
+    def signal(self, index, signum):
+        self.kills += 1
+        if self.unreachable:
+            self.unreachable -= 1
+            raise BackendUnavailableError("nobody answers")
+        reason = Reason(ReasonKind.SIGNAL, 9)
+        self.tell(JobStatus(state=JobState.FAILED, exit_code=-9, reason=reason))
+
+
+class Platform:
+    """Starts jobs, and notes what the fleet says."""
+
+    def __init__(self, per_job=1, lease=3.0):
+        self.children = []
+        self.lost, self.retired, self.errors = [], [], []
+        self.ended = threading.Event()
+        self.failed = threading.Event()
+        self.refusals = []
+        self.at_start = lambda child: None
+        self.can_retire = True
+        self.fleet = Fleet(
+            start=self.start,
+            lost=self.lost.append,
+            retire=self.retire,
+            fail=self.fail,
+            ended=self.ended.set,
+            lease=lease,
+            per_job=per_job,
+            name="fiber-test",
+        )
+
+    def start(self, count, on_status):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        child = FakeChild(str(len(self.children)), count, on_status)
+        self.at_start(child)
+        self.children.append(child)
+        return child
+
+    def retire(self, ident):
+        self.retired.append(ident)
+        if self.can_retire:
+            self.children[int(ident)].tell(LEFT)
+        return self.can_retire
+
+    def fail(self, error):
+        self.errors.append(error)
+        self.failed.set()
+
+    def up(self):
+        for child in self.children:
+            child.tell(RUNNING)
+            self.fleet.is_up(child.ident)
+
+
+@pytest.fixture
+def platform():
+    platform = Platform()
+    yield platform
+    platform.fleet.terminate()
+    assert platform.fleet.join(20)
+
+
+def test_the_first_is_started_by_the_caller_and_the_others_by_the_fleet(platform):
+    threads = []
+    platform.at_start = lambda _: threads.append(threading.current_thread().name)
+    platform.fleet.begin(3)
+    assert threads[0] == threading.current_thread().name
+    until(lambda: len(platform.children) == 3)
+    assert threads[1:] == ["fiber-test"] * 2
+    assert platform.fleet.size == 3
+
+
+def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(platform):
+    platform.refusals = [SubmitError("no")]
+    with pytest.raises(SubmitError):
+        platform.fleet.begin(2)
+    platform.fleet.begin(2)
+    until(lambda: len(platform.children) == 2)
+
+
+def test_a_lost_worker_is_told_of_and_replaced(platform):
+    platform.fleet.begin(1)
+    platform.up()
+    platform.children[0].kill()
+    until(lambda: len(platform.children) == 2)
+    (loss,) = platform.lost
+    assert (loss.ident, loss.counts, loss.expected) == ("0", True, False)
+
+
+@pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
+def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(platform, error):
+    platform.refusals = []
+    platform.fleet.begin(1)
+    platform.up()
+    platform.refusals = [error]
+    platform.children[0].kill()
+    until(lambda: len(platform.children) == 2)
+    assert not platform.errors
+
+
+def test_statuses_that_come_before_the_submission_returned_are_not_lost_and_keep_their_order(
+    platform,
+):
+    def at_start(child):
+        if child.ident == "0":
+            child.tell(RUNNING)
+            child.kill()
+
+    platform.at_start = at_start
+    platform.fleet.begin(1)
+    until(lambda: len(platform.children) == 2)
+    assert [loss.ident for loss in platform.lost] == ["0"]
+
+
+def test_one_that_asks_before_its_submission_returned_is_known_and_up(platform):
+    def at_start(child):
+        assert platform.fleet.knows(child.ident)
+        platform.fleet.is_up(child.ident)
+
+    platform.at_start = at_start
+    platform.fleet.begin(1)
+    (member,) = platform.fleet.members()
+    assert member.up
+    assert platform.fleet.has("0")
+    assert not platform.fleet.has("stranger")
+
+
+def test_it_gives_up_with_the_reason(platform):
+    def at_start(child):
+        threading.Thread(target=child.kill).start()
+
+    platform.at_start = at_start
+    platform.fleet.begin(1)
+    platform.fleet.is_broken("0", KeyError("initializer"))
+    assert platform.failed.wait(20)
+    assert isinstance(platform.errors[0], StartError)
+    assert isinstance(platform.errors[0].__cause__, KeyError)
+    assert platform.ended.wait(20)
+
+
+def test_resized_it_adds_and_retires(platform):
+    platform.fleet.begin(1)
+    platform.fleet.resize(3)
+    until(lambda: len(platform.children) == 3)
+    platform.up()
+    platform.fleet.resize(1)
+    until(lambda: len(platform.fleet.members()) == 1)
+    assert sorted(platform.retired) == ["1", "2"]
+
+
+def test_released_a_worker_is_retired_and_not_replaced(platform):
+    platform.fleet.begin(2)
+    until(lambda: len(platform.children) == 2)
+    platform.up()
+    platform.fleet.release("0")
+    until(lambda: platform.retired == ["0"])
+    until(lambda: len(platform.fleet.members()) == 1)
+    assert len(platform.children) == 2
+
+
+def test_one_that_cannot_be_retired_is_ended(platform):
+    platform.can_retire = False
+    platform.fleet.begin(1)
+    platform.up()
+    platform.fleet.close()
+    assert platform.fleet.join(20)
+    assert platform.children[0].kills == 1
+
+
+def test_closed_it_lets_everybody_leave_and_its_thread_ends(platform):
+    platform.fleet.begin(2)
+    until(lambda: len(platform.children) == 2)
+    platform.up()
+    platform.fleet.close()
+    assert platform.fleet.join(20)
+    assert platform.ended.is_set()
+    assert not platform.fleet._thread.is_alive()
+
+
+def test_never_begun_it_is_joined_at_once(platform):
+    platform.fleet.close()
+    assert platform.fleet.join(0)
+
+
+def test_join_returns_when_its_time_is_up(platform):
+    platform.fleet.begin(1)
+    assert not platform.fleet.join(0.01)
+
+
+def test_terminated_by_several_threads_it_ends_once(platform):
+    platform.fleet.begin(3)
+    threads = [threading.Thread(target=platform.fleet.terminate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert platform.fleet.join(20)
+    assert len(platform.lost) == len(platform.children)
+    assert all(loss.expected for loss in platform.lost)
+
+
+def test_a_job_that_was_being_submitted_at_the_end_is_ended(platform):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def at_start(_):
+        begun.set()
+        assert go_on.wait(20)
+
+    platform.at_start = at_start
+    thread = threading.Thread(target=platform.fleet.begin, args=(1,))
+    thread.start()
+    assert begun.wait(20)
+    platform.fleet.terminate()
+    go_on.set()
+    thread.join(20)
+    assert platform.fleet.join(20)
+    assert platform.children[0].kills == 1
+
+
+def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform, monkeypatch):
+    monkeypatch.setattr("fiber.launch.roster.AGAIN", 0.05)
+    platform.fleet.begin(1)
+    platform.children[0].unreachable = 2
+    platform.fleet.terminate()
+    assert platform.fleet.join(20)
+    assert platform.children[0].kills == 3
+
+
+def test_a_stopped_worker_is_ended_after_its_lease():
+    platform = Platform(lease=0.05)
+    platform.fleet.begin(1)
+    platform.up()
+    platform.children[0].tell(JobStatus(state=JobState.SUSPENDED))
+    until(lambda: len(platform.children) == 2)
+    assert str(platform.lost[0].attempt.reason) == "LEASE"
+    platform.fleet.terminate()
+    assert platform.fleet.join(20)
+
+
+def test_one_whose_connection_ended_is_ended_after_a_while(platform, monkeypatch):
+    monkeypatch.setattr("fiber.launch.roster.VERDICT", 0.05)
+    platform.fleet.begin(1)
+    platform.up()
+    platform.fleet.is_cut("0")
+    until(lambda: len(platform.children) == 2)
+
+
+def test_of_a_job_with_others_only_the_silent_process_is_ended():
+    platform = Platform(per_job=2, lease=0.05)
+    platform.fleet.begin(2)
+    (child,) = platform.children
+    parts = [
+        ProcessStatus(index=0, state=JobState.SUSPENDED),
+        ProcessStatus(index=1, state=JobState.RUNNING),
+    ]
+    signalled = []
+    child.signal = lambda index, signum: signalled.append((index, signum))
+    child.tell(JobStatus(state=JobState.RUNNING, processes=tuple(parts)))
+    until(lambda: signalled)
+    assert signalled[0] == (0, 9)
+    del child.signal
+    platform.fleet.terminate()
+    assert platform.fleet.join(20)
+
+
+def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):
+    platform.fleet.begin(3)
+    until(lambda: len(platform.children) == 3)
+    platform.up()
+    turns = []
+    roster = platform.fleet._roster
+    following = roster.next
+    roster.next = lambda now: turns.append(now) or following(now)
+    for child in platform.children:
+        child.kill = lambda: None
+    platform.fleet.terminate()
+    platform.children[0].tell(LEFT)
+    assert not platform.ended.wait(0.1)
+    assert len(turns) < 10
+    for child in platform.children[1:]:
+        child.tell(LEFT)

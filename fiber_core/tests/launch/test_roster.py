@@ -1,0 +1,561 @@
+"""What a fleet does next, decided without a clock: events in, steps out."""
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fiber.exceptions import SubmitError
+from fiber.launch import roster as module
+from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Start, Stop
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+LEASE = 3.0
+
+
+@attrs.define(eq=False)
+class Job:
+    """A job as the roster knows it."""
+
+    ident: str
+    processes: int = 1
+    host: str = "here"
+    failure: str = ""
+
+    @property
+    def name(self):
+        return f"worker {self.ident}"
+
+
+def status(state, *, code=None, reason=None, message="", processes=()):
+    return JobStatus(
+        state=state, reason=reason, exit_code=code, message=message, processes=processes
+    )
+
+
+RUNNING = status(JobState.RUNNING)
+STOPPED = status(JobState.SUSPENDED)
+KILLED = status(JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9), message="killed")
+LEFT = status(JobState.SUCCEEDED, code=0, reason=Reason(ReasonKind.EXIT, 0))
+
+
+class Play:
+    """A roster with a clock and the jobs it asked for."""
+
+    def __init__(self, wanted, per_job=1):
+        self.roster = Roster(lease=LEASE, per_job=per_job)
+        self.roster.wanted = wanted
+        self.now = 100.0
+        self.jobs = []
+        self.steps = []
+
+    def run(self):
+        """Take every step that is due; returns them."""
+        steps = []
+        while (step := self.roster.next(self.now)) is not None:
+            steps.append(step)
+            if isinstance(step, Start):
+                job = Job(str(len(self.jobs)), step.count)
+                self.jobs.append(job)
+                self.roster.started(job, step.count)
+            if isinstance(step, Stop):
+                break
+        self.steps += steps
+        return steps
+
+    def wait(self):
+        """Let time pass until the next moment that the roster named; returns the steps."""
+        self.now = max(self.now, self.roster.deadline())
+        return self.run()
+
+    def tell(self, job, status):
+        return self.roster.observed(job, status, self.now)
+
+    def up(self, *jobs):
+        for job in jobs or self.jobs:
+            self.tell(job, RUNNING)
+            for ident in [m.ident for m in self.roster.members.values() if m.child is job]:
+                self.roster.is_up(ident)
+
+    def lose(self, job, how=KILLED):
+        (loss,) = self.tell(job, how)
+        return loss
+
+
+def starts(steps):
+    return [step.count for step in steps if isinstance(step, Start)]
+
+
+class TestStarting:
+    def test_as_many_are_started_as_are_wished_for(self):
+        play = Play(3)
+        assert starts(play.run()) == [1, 1, 1]
+        assert play.run() == []
+        assert play.roster.deadline() is None
+
+    def test_several_share_a_job(self):
+        play = Play(5, per_job=2)
+        assert starts(play.run()) == [2, 2, 1]
+        assert list(play.roster.members) == ["0.0", "0.1", "1.0", "1.1", "2"]
+
+    def test_one_that_is_lost_is_replaced_at_once(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.lose(play.jobs[0])
+        assert starts(play.run()) == [1]
+
+    def test_the_missing_one_of_a_job_is_replaced_and_the_others_work_on(self):
+        play = Play(3, per_job=3)
+        play.run()
+        play.up()
+        ended = ProcessStatus(index=1, state=JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9))
+        others = [ProcessStatus(index=n, state=JobState.RUNNING) for n in (0, 2)]
+        (loss,) = play.tell(play.jobs[0], status(JobState.RUNNING, processes=(*others, ended)))
+        assert loss.ident == "0.1"
+        assert starts(play.run()) == [1]
+        assert sorted(play.roster.members) == ["0.0", "0.2", "1"]
+
+    def test_one_that_asks_before_its_submission_returned_is_known_and_up(self):
+        play = Play(1)
+        play.roster.starting += 1
+        assert play.roster.knows("0")
+        play.roster.is_up("0")
+        play.roster.started(Job("0"), 1)
+        assert play.roster.members["0"].up
+        assert not play.roster.knows("stranger")
+
+    def test_nobody_else_is_started_while_a_submission_is_under_way(self):
+        roster = Roster(lease=LEASE, per_job=1)
+        roster.wanted = 2
+        assert isinstance(roster.next(0.0), Start)
+        assert roster.next(0.0) is None
+
+
+class TestFailingToStart:
+    def test_the_pauses_grow(self):
+        play, pauses = Play(1), []
+        play.run()
+        while not isinstance(play.steps[-1], (GiveUp, Stop)):
+            before = play.now
+            play.lose(play.jobs[-1])
+            if not play.run():
+                play.wait()
+            pauses.append(round(play.now - before, 3))
+        assert pauses[:-1] == list(module.BACKOFF[:-1])
+
+    def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
+        play = Play(1)
+        play.run()
+        for _ in module.BACKOFF:
+            play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
+            play.now += 10
+            steps = play.run()
+        give_up = steps[0]
+        assert isinstance(give_up, GiveUp)
+        assert "6 workers in a row" in give_up.text
+        assert "worker 5: no such module" in give_up.text
+        assert isinstance(steps[-1], Stop)
+
+    def test_the_reason_that_it_never_came_up_is_told(self):
+        play = Play(1)
+        play.run()
+        for _ in module.BACKOFF:
+            play.jobs[-1].failure = "it ran without a word"
+            play.lose(play.jobs[-1])
+            play.now += 10
+            steps = play.run()
+        assert "it ran without a word" in steps[0].text
+
+    def test_an_initializer_that_raises_is_given_up_sooner_and_is_the_cause(self):
+        play, error = Play(2), KeyError("initializer")
+        play.run()
+        for number in range(module.FEW):
+            job = play.jobs[number]
+            play.roster.is_broken(job.ident, error)
+            play.lose(job, status(JobState.FAILED, code=1))
+            play.now += 10
+            steps = play.run()
+        assert isinstance(steps[0], GiveUp)
+        assert steps[0].cause is error
+        assert "initializer raised KeyError('initializer')" in steps[0].text
+
+    def test_who_came_up_once_shows_that_it_can_be_done(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        for _ in range(module.MANY):
+            play.lose(play.jobs[-1])
+            play.now += 10
+            assert starts(play.run()) == [1]
+        play.lose(play.jobs[-1])
+        play.now += 10
+        assert isinstance(play.run()[0], GiveUp)
+
+    def test_one_that_comes_up_ends_the_series(self):
+        play = Play(1)
+        play.run()
+        for _ in range(50):
+            play.lose(play.jobs[-1])
+            play.now += 10
+            play.run()
+            play.up(play.jobs[-1])
+        assert not any(isinstance(step, GiveUp) for step in play.steps)
+
+    def test_nothing_is_given_up_while_somebody_works(self):
+        play = Play(2)
+        play.run()
+        play.up(play.jobs[0])
+        for _ in range(100):
+            play.roster.is_broken(play.jobs[-1].ident, KeyError())
+            play.lose(play.jobs[-1])
+            play.now += 10
+            assert starts(play.run()) == [1]
+        # nor at once when that one is lost
+        play.lose(play.jobs[0])
+        assert starts(play.run()) == [1]
+
+    def test_refused_submissions_are_tried_again_and_given_up(self):
+        roster, error = Roster(lease=LEASE, per_job=1), SubmitError("quota")
+        roster.wanted = 1
+        now, tries = 0.0, 0
+        while not isinstance(step := roster.next(now), GiveUp):
+            if isinstance(step, Start):
+                tries += 1
+                roster.not_started(error, now)
+            else:
+                now = roster.deadline()
+        assert tries == module.FEW
+        assert step.cause is error
+        assert "quota" in step.text
+
+    def test_what_a_pool_has_given_up_it_does_not_try_again(self):
+        play = Play(2)
+        play.run()
+        for _ in range(20):
+            play.lose(play.jobs[-1])
+            play.now += 10
+            play.run()
+            if isinstance(play.steps[-1], (GiveUp, Kill)):
+                break
+        assert play.roster.is_closing
+        assert starts(play.run()) == []
+
+    def test_an_end_that_was_wished_for_is_no_failure(self):
+        play = Play(1)
+        play.run()
+        for _ in range(20):
+            play.roster.wanted = 0
+            play.run()
+            play.lose(play.jobs[-1])
+            play.roster.wanted = 1
+            assert starts(play.run()) == [1]
+
+
+class TestLeaving:
+    def test_the_newest_in_surplus_are_retired(self):
+        play = Play(3)
+        play.run()
+        play.up()
+        play.roster.wanted = 1
+        assert play.run() == [Retire("1"), Retire("2")]
+        assert play.run() == []
+
+    def test_one_that_is_not_up_yet_is_told_once_it_is(self):
+        play = Play(1)
+        play.run()
+        play.tell(play.jobs[0], RUNNING)
+        play.roster.close()
+        assert play.run() == []
+        assert not play.roster.is_up("0")
+        assert play.run() == [Retire("0")]
+
+    def test_one_that_still_waits_for_its_place_is_ended(self):
+        play = Play(1)
+        play.run()
+        play.roster.close()
+        (kill,) = play.run()
+        assert kill.member.ident == "0"
+        assert kill.whole
+
+    def test_one_that_was_released_is_not_replaced(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.roster.release("0")
+        play.roster.release("0")
+        assert play.run() == [Retire("0")]
+        assert play.roster.wanted == 1
+        play.lose(play.jobs[0], LEFT)
+        assert play.run() == []
+
+    def test_those_that_come_after_a_smaller_wish_leave_again(self):
+        roster = Roster(lease=LEASE, per_job=1)
+        roster.wanted = 1
+        roster.next(0.0)
+        roster.wanted = 0
+        roster.started(Job("0"), 1)
+        assert isinstance(roster.next(0.0), Kill)
+
+    def test_one_that_asks_again_is_told_again(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.close()
+        assert play.run() == [Retire("0")]
+        assert not play.roster.is_up("0")
+        assert play.run() == [Retire("0")]
+
+    def test_one_that_was_told_to_exit_may_take_its_time(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.close()
+        play.run()
+        play.roster.is_cut("0", play.now)
+        play.now += 1000
+        assert play.run() == []
+        play.lose(play.jobs[0], LEFT)
+        assert play.run() == [Stop()]
+
+    def test_one_that_cannot_be_told_is_ended(self):
+        play = Play(1)
+        play.run()
+        assert isinstance(play.roster.cannot_be_retired("0", play.now), Kill)
+        assert play.roster.cannot_be_retired("gone", play.now) is None
+
+    def test_a_quota_that_is_done_is_an_expected_end_and_is_replaced(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.is_retired("0")
+        loss = play.lose(play.jobs[0], LEFT)
+        assert loss.expected
+        assert starts(play.run()) == [1]
+
+    def test_terminated_everybody_is_ended_and_nobody_is_started(self):
+        play = Play(4, per_job=2)
+        play.run()
+        assert play.roster.terminate(play.now) == play.jobs
+        assert play.run() == []
+        for job in play.jobs:
+            losses = play.tell(job, KILLED)
+            assert all(loss.expected and not loss.counts for loss in losses)
+        assert play.run() == [Stop()]
+
+    def test_what_does_not_end_is_killed_again(self):
+        play = Play(1)
+        play.run()
+        play.roster.terminate(play.now)
+        assert [type(step) for step in play.wait()] == [Kill]
+        assert [type(step) for step in play.wait()] == [Kill]
+
+    def test_it_does_not_end_while_a_submission_is_under_way(self):
+        roster = Roster(lease=LEASE, per_job=1)
+        roster.starting = 1
+        roster.close()
+        assert roster.next(0.0) is None
+
+    def test_a_closed_fleet_with_missing_workers_waits_for_events_alone(self):
+        play = Play(3)
+        play.run()
+        play.up()
+        play.roster.close()
+        play.run()
+        play.lose(play.jobs[0], LEFT)
+        assert play.run() == []
+        assert play.roster.deadline() is None
+
+
+class TestSilence:
+    def test_a_stopped_worker_is_ended_after_its_lease(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], STOPPED)
+        assert play.roster.deadline() == play.now + LEASE
+        (kill,) = play.wait()
+        assert kill.member.ident == "0"
+        loss = play.lose(play.jobs[0])
+        assert str(loss.attempt.reason) == "LEASE"
+        assert not loss.counts
+        assert not loss.expected
+
+    def test_one_that_goes_on_in_time_is_not(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], STOPPED)
+        play.now += LEASE - 0.1
+        play.tell(play.jobs[0], RUNNING)
+        assert play.roster.deadline() is None
+
+    def test_told_again_that_it_is_stopped_its_lease_does_not_start_anew(self):
+        play = Play(1)
+        play.run()
+        play.tell(play.jobs[0], STOPPED)
+        due = play.roster.deadline()
+        play.now += 1
+        play.tell(play.jobs[0], STOPPED)
+        assert play.roster.deadline() == due
+
+    def test_one_whose_connection_ended_is_ended_unless_it_is_heard_of(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.roster.is_cut("0", play.now)
+        play.roster.is_cut("1", play.now)
+        play.roster.is_up("1")
+        (kill,) = play.wait()
+        assert kill.member.ident == "0"
+
+    def test_whoever_was_late_itself_judges_nobody_in_that_turn(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], STOPPED)
+        play.roster.is_cut("1", play.now)
+        due = play.roster.deadline()
+        play.now = due + module.LATE + 0.1
+        assert play.run() == []
+        assert play.roster.deadline() == play.now + module.VERDICT
+        # the second time it is meant
+        assert [kill.member.ident for kill in play.wait()] == ["1"]
+        assert [kill.member.ident for kill in play.wait()] == ["0"]
+
+    def test_only_the_silent_one_of_a_job_is_ended(self):
+        play = Play(2, per_job=2)
+        play.run()
+        play.up()
+        parts = [
+            ProcessStatus(index=0, state=JobState.SUSPENDED),
+            ProcessStatus(index=1, state=JobState.RUNNING),
+        ]
+        play.tell(play.jobs[0], status(JobState.RUNNING, processes=tuple(parts)))
+        (kill,) = play.wait()
+        assert (kill.member.index, kill.whole) == (0, False)
+
+
+class TestLosses:
+    @pytest.mark.parametrize(
+        "kind,counts",
+        [(ReasonKind.SIGNAL, True), (ReasonKind.OOM, True), (ReasonKind.EVICTED, False)],
+    )
+    def test_a_death_counts_where_the_work_may_be_to_blame(self, kind, counts):
+        play = Play(1)
+        play.run()
+        play.up()
+        loss = play.lose(play.jobs[0], status(JobState.FAILED, reason=Reason(kind), message="so"))
+        assert loss.counts is counts
+        assert not loss.expected
+        assert (loss.attempt.worker, loss.attempt.host) == ("worker 0", "here")
+        assert loss.attempt.message == "so"
+
+    def test_an_end_without_a_reason_counts(self):
+        play = Play(1)
+        play.run()
+        loss = play.lose(play.jobs[0], status(JobState.FAILED))
+        assert loss.counts
+        assert str(loss.attempt.reason) == "UNKNOWN"
+
+    def test_the_word_on_a_process_goes_before_that_on_its_job(self):
+        play = Play(2, per_job=2)
+        play.run()
+        parts = (
+            ProcessStatus(
+                index=0,
+                state=JobState.FAILED,
+                pid=7,
+                reason=Reason(ReasonKind.EXIT, 3),
+                message="left",
+                log_tail=("last", "words"),
+            ),
+        )
+        losses = play.tell(play.jobs[0], status(JobState.FAILED, message="lost", processes=parts))
+        first, second = losses
+        assert (first.attempt.pid, first.attempt.message) == (7, "left")
+        assert first.attempt.log_tail == ("last", "words")
+        assert second.attempt.message == "lost"
+
+    def test_one_is_told_of_once(self):
+        play = Play(1)
+        play.run()
+        play.lose(play.jobs[0])
+        assert play.tell(play.jobs[0], KILLED) == []
+
+
+class Histories(RuleBasedStateMachine):
+    """Whatever happens, no more live than are wished for, and every history ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.play = Play(3, per_job=2)
+
+    def members(self):
+        return list(self.play.roster.members.values())
+
+    @rule()
+    def act(self):
+        self.play.run()
+
+    @rule(seconds=st.floats(0.01, 8))
+    def pass_time(self, seconds):
+        self.play.now += seconds
+
+    @precondition(lambda self: self.members())
+    @rule(
+        data=st.data(), state=st.sampled_from(["up", "stopped", "running", "cut", "broken", "lost"])
+    )
+    def happen(self, data, state):
+        roster, now = self.play.roster, self.play.now
+        member = data.draw(st.sampled_from(self.members()))
+        parts = {
+            "stopped": JobState.SUSPENDED,
+            "running": JobState.RUNNING,
+            "lost": JobState.FAILED,
+        }
+        if state == "up":
+            roster.is_up(member.ident)
+        elif state == "cut":
+            roster.is_cut(member.ident, now)
+        elif state == "broken":
+            roster.is_broken(member.ident, KeyError())
+        else:
+            part = ProcessStatus(index=member.index, state=parts[state])
+            others = [
+                ProcessStatus(index=m.index, state=JobState.RUNNING)
+                for m in self.members()
+                if m.child is member.child and m is not member
+            ]
+            self.play.tell(member.child, status(JobState.RUNNING, processes=(part, *others)))
+
+    @precondition(lambda self: not self.play.roster.is_closing)
+    @rule(wanted=st.integers(0, 5))
+    def resize(self, wanted):
+        self.play.roster.wanted = wanted
+
+    @rule()
+    def close(self):
+        self.play.roster.close()
+
+    @invariant()
+    def nobody_too_many_stays(self):
+        steps = self.play.run()
+        roster = self.play.roster
+        staying = [m for m in self.members() if not m.leaving]
+        assert len(staying) <= roster.wanted or roster.is_closing
+        if not self.members() and roster.is_closing:
+            assert steps[-1:] == [Stop()] or isinstance(self.play.steps[-1], Stop)
+
+    def teardown(self):
+        roster = self.play.roster
+        roster.terminate(self.play.now)
+        for job in self.play.jobs:
+            self.play.tell(job, KILLED)
+        self.play.run()
+        assert self.play.steps[-1] == Stop()
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
