@@ -193,11 +193,11 @@ def test_a_waiting_offer_can_be_taken_back_once():
     lane = filled(b"1", maxsize=1)
     waiting = offer(b"2")
     lane.offer(waiting)
-    assert lane.held("writer", 0) is waiting
+    assert lane.gate.find("writer", 0) is waiting
 
-    assert lane.withdraw(waiting)
-    assert not lane.withdraw(waiting)
-    assert lane.held("writer", 0) is None
+    assert lane.gate.withdraw(waiting)
+    assert not lane.gate.withdraw(waiting)
+    assert lane.gate.find("writer", 0) is None
 
 
 # -- what comes back

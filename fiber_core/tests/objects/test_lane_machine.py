@@ -6,10 +6,20 @@ from collections import deque
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fiber.objects.lane import Lane
-from fiber.objects.orders import Accepted, Drop, Give, Nothing, Offer, Recall, Refused, Request
+from fiber.objects.orders import (
+    Accepted,
+    Drop,
+    Give,
+    Nothing,
+    Offer,
+    Recall,
+    Refused,
+    Request,
+    Revoke,
+)
 from fiber.objects.protocol import Mode
 
 
@@ -31,8 +41,9 @@ class Reader:
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize(maxsize=st.sampled_from([0, 0, 3]))
+    @initialize(maxsize=st.sampled_from([0, 0, 3, 12]))
     def begin(self, maxsize):
+        self.maxsize = maxsize
         self.lane = Lane(maxsize=maxsize)
         self.readers: dict[int, Reader] = {}
         self.made = self.names = 0
@@ -41,6 +52,9 @@ class Histories(RuleBasedStateMachine):
         # handed out by readers that nobody could see, and that died before they had told it
         self.doubtful: set[bytes] = set()
         self.offers: dict[int, list[bytes]] = {}
+        # what writers may send without asking
+        self.aside = {"v": 0, "w": 0}
+        self.revoked: set[str] = set()
         self.watching = False
         for _ in range(6):
             self.put_here()
@@ -60,8 +74,12 @@ class Histories(RuleBasedStateMachine):
                 self.readers[one.reader].hears.append(("recall",))
             elif isinstance(one, Accepted):
                 self.accepted |= set(self.offers.pop(one.offer.number))
+                if one.offer.writer in self.aside:
+                    self.aside[one.offer.writer] += self.lane.grant(one.offer.writer)
             elif isinstance(one, Refused):
                 self.offers.pop(one.offer.number)
+            elif isinstance(one, Revoke):
+                self.revoked.add(one.writer)
             elif isinstance(one, Drop):
                 raise AssertionError("nothing is dropped while there are readers")
             else:
@@ -71,12 +89,37 @@ class Histories(RuleBasedStateMachine):
         names = [name for name, reader in self.readers.items() if condition(reader)]
         return data.draw(st.sampled_from(names)) if names else None
 
-    @rule(count=st.integers(1, 5), wait=st.booleans())
-    def offer(self, count, wait):
+    def batch(self, count):
         batch = [str(self.made + n).encode() for n in range(count)]
         self.made += count
         self.offers[self.made] = list(batch)
-        self.carry(self.lane.offer(Offer("w", deque(batch), self.made, wait=wait)))
+        return deque(batch)
+
+    @rule(count=st.integers(1, 5), wait=st.booleans(), writer=st.sampled_from(["u", "v", "w"]))
+    def offer(self, count, wait, writer):
+        batch = self.batch(count)
+        self.carry(self.lane.offer(Offer(writer, batch, self.made, wait=wait)))
+
+    @rule(writer=st.sampled_from(["v", "w"]), data=st.data())
+    def send(self, writer, data):
+        """A writer sends what it need not ask for."""
+        if self.aside[writer]:
+            count = data.draw(st.integers(1, self.aside[writer]))
+            self.aside[writer] -= count
+            batch = self.batch(count)
+            self.carry(self.lane.put(Offer(writer, batch, self.made)))
+
+    @precondition(lambda self: self.revoked)
+    @rule()
+    def give_up(self):
+        writer = self.revoked.pop()
+        count, self.aside[writer] = self.aside[writer], 0
+        self.carry(self.lane.give_up(writer, count))
+
+    @invariant()
+    def no_more_than_maxsize(self):
+        if self.maxsize:
+            assert self.lane.size + sum(self.aside.values()) <= self.maxsize
 
     @rule()
     def put_here(self):
@@ -186,6 +229,9 @@ class Histories(RuleBasedStateMachine):
             return
         for name in list(self.readers):
             self.kill(name)
+        for writer in self.aside:
+            self.carry(self.lane.lose_writer(writer))
+        self.aside = dict.fromkeys(self.aside, 0)
         while (item := self.lane.take_now()) is not None:
             self.handed_out.append(item)
             self.carry(self.lane.advance())

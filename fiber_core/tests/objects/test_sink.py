@@ -51,3 +51,36 @@ def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
     for _ in range(40):
         assert len(mine.source(0).take(True, 20)) == 2**20
     done()
+
+
+def test_a_writer_elsewhere_need_not_ask_for_each_item(owner, other):
+    mine = owner.queue(100)
+    theirs = other.remote(mine)
+    put(theirs, b"0")
+    sink = theirs.sink(0)
+    assert sink._may_send > 10
+    done = in_thread(lambda: put(theirs, *(b"%d" % n for n in range(1, 500))))
+
+    assert [int(take(mine)) for _ in range(500)] == list(range(500))
+    done()
+
+
+def test_room_set_aside_for_one_writer_goes_to_another_that_waits(owner, other, third):
+    mine = owner.queue(10)
+    idle, busy = other.remote(mine), third.remote(mine)
+    put(idle, b"0")
+    assert idle.sink(0)._may_send
+    put(busy, *(b"%d" % n for n in range(1, 10)), timeout=20)
+
+    assert mine.size(0) == 10
+    with pytest.raises(queue.Full):
+        put(idle, b"x", block=False)
+
+
+def test_a_thread_of_the_owner_gets_it_as_well(owner, other):
+    mine = owner.queue(4)
+    theirs = other.remote(mine)
+    put(theirs, b"0")
+    put(mine, b"1", b"2", b"3", block=False)
+
+    assert mine.size(0) == 4

@@ -27,6 +27,7 @@ from fiber.objects.orders import (
     Recall,
     Refused,
     Request,
+    Revoke,
     Watch,
 )
 from fiber.objects.protocol import Mode, Op, Outcome, Word
@@ -104,6 +105,8 @@ class Channel(Shared):
                     self._judge(Outcome.FULL, lane, one.offer)
                 case Broken():
                     self._judge(Outcome.BROKEN, lane, one.offer)
+                case Revoke():
+                    self._tell(one.writer, lane, Word.REVOKE)
                 case Drop():
                     self._let_go_of(one.items)
         self.changed(lane)
@@ -166,6 +169,7 @@ class Channel(Shared):
         written = self.shape.lane_written_by(end)
         if written is not None:
             self._counts.pop((peer, written), None)
+            self.carry(written, self.lanes[written].lose_writer(peer))
 
     def _left(self, end: int) -> None:
         lane = self.shape.lane_read_by(end)
@@ -212,9 +216,12 @@ class Channel(Shared):
         elif op == Op.CANCEL:
             self.carry(number, lane.cancel_all(peer))
         elif op == Op.WITHDRAW:
-            offer = lane.held(peer, protocol.read(protocol.WITHDRAW, body)[2])
-            if offer is not None and lane.withdraw(offer):
+            offer = lane.gate.find(peer, protocol.read(protocol.WITHDRAW, body)[2])
+            if offer is not None and lane.gate.withdraw(offer):
                 self.carry(number, [Refused(offer)])
+        elif op == Op.GIVE_UP:
+            count = protocol.read(protocol.GIVE_UP, body)[2]
+            self.carry(number, lane.give_up(peer, count))
         elif op == Op.SIZE:
             size = protocol.SIZED.pack(lane.size)
             peer.send(Frame.REPLY, self.target, message.id, [size])
@@ -227,12 +234,13 @@ class Channel(Shared):
             if isinstance(item, Laden):
                 # nonsense is this peer's fault now, and would be nobody's later
                 item.tickets()
+        lane = self.lanes[number]
         if call is None:
-            offer = _PeerOffer(peer, came, peer=peer)
-        else:
-            _, _, wait = protocol.read(protocol.OFFER, call.body)
-            offer = _PeerOffer(peer, came, call.id, bool(wait), peer=peer, is_call=True)
-        self.carry(number, self.lanes[number].offer(offer))
+            self.carry(number, lane.put(_PeerOffer(peer, came, peer=peer)))
+            return
+        _, _, wait = protocol.read(protocol.OFFER, call.body)
+        offer = _PeerOffer(peer, came, call.id, bool(wait), peer=peer, is_call=True)
+        self.carry(number, lane.offer(offer))
 
     def _tell(self, peer: object, lane: int, word: Word) -> None:
         if isinstance(peer, Peer):
@@ -260,7 +268,9 @@ class Channel(Shared):
             offer.settle(outcome)
         elif isinstance(offer, _PeerOffer):
             if offer.is_call:
-                answer = protocol.OUTCOME.pack(outcome)
+                may_send = outcome is Outcome.ACCEPTED and offer.peer.alive
+                count = self.lanes[lane].grant(offer.peer) if may_send else 0
+                answer = protocol.OUTCOME.pack(outcome, count)
                 offer.peer.send(Frame.REPLY, self.target, offer.number, [answer])
             elif outcome is Outcome.BROKEN:
                 self._tell(offer.peer, lane, Word.BROKEN)

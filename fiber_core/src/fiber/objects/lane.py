@@ -15,6 +15,7 @@ from heapq import merge
 from operator import itemgetter
 
 from fiber.objects.book import Book, Placed, Progress
+from fiber.objects.gate import Gate
 from fiber.objects.items import Item
 from fiber.objects.orders import (
     Accepted,
@@ -49,8 +50,8 @@ class Lane:
     """
 
     def __init__(self, *, maxsize: int = 0, max_bytes: int = 0) -> None:
-        self.maxsize = maxsize
-        self.max_bytes = max_bytes
+        #: writers that wait for room
+        self.gate = Gate(maxsize=maxsize, max_bytes=max_bytes)
         #: True once no writer can come any more
         self.writers_gone = False
         #: True once no reader can come any more
@@ -61,7 +62,6 @@ class Lane:
         self._back: deque[Placed] = deque()
         self._bytes = 0
         self._waiting: deque[Request] = deque()
-        self._held: deque[Offer] = deque()
         self._books: dict[Hashable, Book] = {}
         self._watching = False
 
@@ -80,19 +80,19 @@ class Lane:
     @property
     def has_room(self) -> bool:
         """True where the next item would be let in."""
-        if self.maxsize:
-            return self.size < self.maxsize
-        return not self.max_bytes or self._bytes < self.max_bytes
+        gate = self.gate
+        room = gate.room(self.size if gate.maxsize else 0, self._bytes)
+        return room is None or room > 0
 
     @property
     def holds(self) -> bool:
         """True while writers wait for room."""
-        return bool(self._held)
+        return bool(self.gate.held)
 
     @property
     def is_settled(self) -> bool:
         """True where everything that came in was handed out."""
-        return not self._held and not self.size
+        return not self.holds and not self.size
 
     @property
     def has_ended(self) -> bool:
@@ -108,7 +108,7 @@ class Lane:
 
     def put_now(self, item: Item) -> bool:
         """Let an item in, where nobody waits for it or before it; False otherwise."""
-        if self._waiting or self._held or self.readers_gone or not self.has_room:
+        if self._waiting or self.gate.held or self.readers_gone or not self.has_room:
             return False
         self._fresh.append(item)
         self._bytes += len(item)
@@ -135,28 +135,39 @@ class Lane:
     # -- writers
 
     def offer(self, offer: Offer) -> Instructions:
-        """A writer has items."""
+        """A writer has items and wants room for them."""
         if self.readers_gone:
             return [Broken(offer), Drop(list(offer.items))]
-        if not offer.wait and (self._held or not self.has_room):
+        if not offer.wait and self.gate.held:
             return [Refused(offer)]
-        self._held.append(offer)
+        self.gate.held.append(offer)
         return self.advance()
 
-    def withdraw(self, offer: Offer) -> bool:
-        """Forget a waiting offer; False where it is in already."""
-        try:
-            self._held.remove(offer)
-        except ValueError:
-            return False
-        return True
+    def put(self, offer: Offer) -> Instructions:
+        """A writer sends items, where the number is limited by what was set aside for it.
 
-    def held(self, writer: Hashable, number: int) -> Offer | None:
-        """A writer's waiting offer by its number."""
-        for offer in self._held:
-            if offer.number == number and offer.writer == writer:
-                return offer
-        return None
+        Raises:
+            WireError: more than that.
+        """
+        if self.readers_gone or not self.gate.maxsize:
+            return self.offer(offer)
+        self.gate.spend(offer.writer, len(offer.items))
+        self._let_in(offer.items)
+        return [Accepted(offer), *self.advance()]
+
+    def grant(self, writer: Hashable) -> int:
+        """Set room aside for a writer that had to ask; for how many items."""
+        return self.gate.grant(writer, self.size)
+
+    def give_up(self, writer: Hashable, count: int) -> Instructions:
+        """A writer gives up room that was set aside for it."""
+        self.gate.give_up(writer, count)
+        return self.advance()
+
+    def lose_writer(self, writer: Hashable) -> Instructions:
+        """A writer is gone; what it had offered stays."""
+        self.gate.lose(writer)
+        return self.advance()
 
     def close_writers(self) -> Instructions:
         """No writer can come any more."""
@@ -248,7 +259,7 @@ class Lane:
     def overdue(self) -> Instructions:
         """The moment of a :class:`Watch` has come: have parked items back that others wait for."""
         self._watching = False
-        out: Instructions = []
+        out: Instructions = self.gate.tire()
         if not self.available:
             for request in list(self._waiting):
                 if request.mode is Mode.NOWAIT:
@@ -267,33 +278,23 @@ class Lane:
             continue
         if self._waiting:
             self._look_elsewhere(out)
+        if self.gate.held:
+            out += self.gate.claim()
+            if self.gate.is_urgent:
+                self._watch(out)
         return out
 
     def _admit(self, out: Instructions) -> bool:
-        changed = False
-        while self._held:
-            room = self._room()
-            if room is not None and room <= 0:
-                break
-            offer = self._held[0]
-            if room is None or room >= len(offer.items):
-                self._fresh.extend(offer.items)
-                self._bytes += sum(map(len, offer.items))
-                self._held.popleft()
-                out.append(Accepted(offer))
-            else:
-                for _ in range(room):
-                    item = offer.items.popleft()
-                    self._fresh.append(item)
-                    self._bytes += len(item)
-            changed = True
-        return changed
+        if not self.gate.held:
+            return False
+        came, accepted = self.gate.admit(self.size, self._bytes)
+        self._let_in(came)
+        out += accepted
+        return bool(came or accepted)
 
-    def _room(self) -> int | None:
-        """How many items may come in; None for as many as there are."""
-        if self.maxsize:
-            return self.maxsize - self.size
-        return None if self.has_room else 0
+    def _let_in(self, came: Iterable[Item]) -> None:
+        self._fresh.extend(came)
+        self._bytes += sum(map(len, came))
 
     def _serve(self, out: Instructions) -> bool:
         changed = False
@@ -362,7 +363,7 @@ class Lane:
             if self._parked(without=request.reader):
                 if request.mode is Mode.NOWAIT or (hope is None and request.is_urgent):
                     hope = request.mode
-            elif self.writers_gone and not self._held:
+            elif self.writers_gone and not self.gate.held:
                 self._waiting.remove(request)
                 out.append(End(request))
             elif request.mode is Mode.NOWAIT:
@@ -371,7 +372,11 @@ class Lane:
         if hope is Mode.NOWAIT:
             self._recall(out)
         # a reader that is busy handing out is given a moment before it is asked
-        if hope is not None and not self._watching and (hope is Mode.NOWAIT or self._unasked()):
+        if hope is not None and (hope is Mode.NOWAIT or self._unasked()):
+            self._watch(out)
+
+    def _watch(self, out: Instructions) -> None:
+        if not self._watching:
             self._watching = True
             out.append(Watch())
 
@@ -384,12 +389,13 @@ class Lane:
             out.append(Recall(name))
 
     def _drop(self) -> Instructions:
-        out: Instructions = [Broken(offer) for offer in self._held]
-        dropped = [item for offer in self._held for item in offer.items]
+        held = list(self.gate.held)
+        self.gate.held.clear()
+        dropped = [item for offer in held for item in offer.items]
         dropped += self._fresh
         dropped += (item for _, item in self._back)
-        self._held.clear()
         self._fresh.clear()
         self._back.clear()
         self._bytes = 0
+        out: Instructions = [Broken(offer) for offer in held]
         return [*out, Drop(dropped)] if dropped else out

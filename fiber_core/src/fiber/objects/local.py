@@ -104,7 +104,7 @@ class LocalSink:
             bidder = Bidder(None, deque((item,)), wait=block)
             channel.carry(self._number, lane.offer(bidder))
         if bidder.outcome is None:
-            self._wait(bidder, timeout)
+            self._wait(bidder, timeout if block else None)
         if bidder.outcome is Outcome.BROKEN:
             msg = f"nobody reads this {channel.shape.name} any more"
             raise BrokenPipeError(msg)
@@ -123,4 +123,4 @@ class LocalSink:
         finally:
             with self._channel.lock:
                 if bidder.outcome is None:
-                    self._lane.withdraw(bidder)
+                    self._lane.gate.withdraw(bidder)

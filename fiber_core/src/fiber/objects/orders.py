@@ -11,7 +11,7 @@ import attrs
 from fiber.objects.items import Item
 from fiber.objects.protocol import Mode
 
-#: looks at what others hold before a reader that does not wait is told that there is nothing
+#: looks at what others hold before one that does not wait is told that there is nothing for it
 _PATIENCE = 20
 
 
@@ -47,6 +47,7 @@ class Offer:
     number: int = 0
     #: False to be refused where there is no room
     wait: bool = True
+    patience: int = _PATIENCE
 
 
 @attrs.frozen
@@ -103,6 +104,13 @@ class Recall:
 
 
 @attrs.frozen
+class Revoke:
+    """Ask a writer to give up the room that was set aside for it."""
+
+    writer: Hashable
+
+
+@attrs.frozen
 class Watch:
     """Call :meth:`Lane.overdue` in a moment."""
 
@@ -114,5 +122,7 @@ class Drop:
     items: list[Item]
 
 
-Instruction: TypeAlias = Give | Nothing | End | Accepted | Refused | Broken | Recall | Watch | Drop
+Instruction: TypeAlias = (
+    Give | Nothing | End | Accepted | Refused | Broken | Recall | Revoke | Watch | Drop
+)
 Instructions: TypeAlias = list[Instruction]

@@ -9,7 +9,8 @@ number and up to the second go back. An ``ASK`` is over with its first ``ITEMS``
 that it is kept: then what comes later is sent at once, up to the number asked for.
 
 A writer sends ``PUT`` while no more than a few are on their way that the owner has not said to have
-``TAKEN`` in; where the number of items is limited, each is an ``OFFER``.
+``TAKEN`` in. Where the number of items is limited it first makes an ``OFFER``, the answer to which
+says how many it may ``PUT`` from then on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Op(enum.IntEnum):
     GIVE = 20
     CANCEL = 21
     WITHDRAW = 22
-    SIZE = 23
+    GIVE_UP = 23
+    SIZE = 24
 
 
 class Word(enum.IntEnum):
@@ -56,6 +58,8 @@ class Word(enum.IntEnum):
     NOTHING = 6
     #: there is nothing and never will be
     END = 7
+    #: give up the room that was set aside for you: another writer waits
+    REVOKE = 8
 
 
 class Mode(enum.IntEnum):
@@ -100,6 +104,8 @@ GIVE = struct.Struct("<BBQQ")
 CANCEL = struct.Struct("<BB")
 #: lane, number of the OFFER
 WITHDRAW = struct.Struct("<BBQ")
+#: lane, items
+GIVE_UP = struct.Struct("<BBI")
 SIZE = struct.Struct("<BB")
 
 WORD = struct.Struct("<BB")
@@ -107,7 +113,8 @@ WORD = struct.Struct("<BB")
 TAKEN = struct.Struct("<BBQ")
 #: word, lane, session, 1 where the request is kept, number of the first item
 ANSWER = struct.Struct("<BBIBQ")
-OUTCOME = struct.Struct("<B")
+#: outcome, items that may be PUT without asking from now on
+OUTCOME = struct.Struct("<BI")
 SIZED = struct.Struct("<Q")
 
 

@@ -176,6 +176,8 @@ class Remote:
             self.soon(source.give_back)
         elif word == Word.HURRY and source is not None:
             source.hurry()
+        elif word == Word.REVOKE and sink is not None:
+            self.soon(sink.give_up)
         elif word == Word.BROKEN and sink is not None:
             sink.mark_broken()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -29,8 +30,8 @@ _CROWD = 0.00002
 class RemoteSink:
     """A put goes out at once, and many that follow each other closely go out together.
 
-    Where the lane has a ``maxsize`` each put waits for the owner's word instead, since only the
-    owner knows whether there is room.
+    Where the lane has a ``maxsize`` a put waits for the owner's word, since only the owner knows
+    whether there is room; its answer says for how many more there is room set aside.
     """
 
     def __init__(self, remote: Remote, lane: int) -> None:
@@ -46,6 +47,8 @@ class RemoteSink:
         # batches sent, and those that the owner has said to have
         self._sent = self._taken = 0
         self._sent_at = 0.0
+        # items that may be sent without asking, where the owner limits their number
+        self._may_send = 0
         # True while the courier is going to send what is pending
         self._coming = False
         self._waiting = 0
@@ -57,27 +60,29 @@ class RemoteSink:
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
         """Hand an item over, see :class:`~fiber.objects.ends.Sink`."""
-        if self._bounded:
-            self._put_and_wait(item, block, timeout)
-            return
         with self._lock:
             if self._broken or self._error is not None:
                 self._refuse()
-            if self._is_full and not self._wait_for_room(block, timeout):
-                raise queue.Full
-            self._pending.append(item)
-            self._bytes += len(item)
-            if self._coming or self._sent - self._taken >= WINDOW:
-                return
-            if time.perf_counter() - self._sent_at < _CROWD:
-                self._coming = True
-        if self._coming:
+            ask = self._bounded and not self._may_send
+            crowd = False
+            if not ask:
+                if self._is_full and not self._wait_for_room(block, timeout):
+                    raise queue.Full
+                self._may_send -= self._bounded
+                self._pending.append(item)
+                self._bytes += len(item)
+                if self._coming or self._sent - self._taken >= WINDOW:
+                    return
+                crowd = self._coming = time.perf_counter() - self._sent_at < _CROWD
+        if ask:
+            self._offer(item, block, timeout)
+        elif crowd:
             self._remote.soon(self._come)
-            return
-        self._push(block=False)
-        if self._error is not None:
-            with self._lock:
-                self._refuse()
+        else:
+            self._push(block=False)
+            if self._error is not None:
+                with self._lock:
+                    self._refuse()
 
     def send_all(self) -> None:
         """Send all that was put; what is sent behind it arrives behind it."""
@@ -190,12 +195,20 @@ class RemoteSink:
                 self._room.notify_all()
             return batch
 
-    # -- one by one
+    # -- where the number of items is limited
 
-    def _put_and_wait(self, item: Item, block: bool, timeout: float | None) -> None:
-        with self._lock:
-            if self._broken or self._error is not None:
-                self._refuse()
+    def give_up(self) -> None:
+        """Another writer waits: give up the room that is set aside; not on the handler thread."""
+        self.send_all()
+        with self._wire:
+            with self._lock:
+                count, self._may_send = self._may_send, 0
+            with contextlib.suppress(PeerLostError):
+                self._remote.cast([protocol.GIVE_UP.pack(Op.GIVE_UP, self._lane, count)])
+
+    def _offer(self, item: Item, block: bool, timeout: float | None) -> None:
+        # what was sent without asking comes first
+        self.send_all()
         outcome = Outcome.BROKEN
         try:
             head = protocol.OFFER.pack(Op.OFFER, self._lane, block)
@@ -204,12 +217,14 @@ class RemoteSink:
                 number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._lane, pending.number)
                 self._remote.cast([number])
                 pending.wait()
-            (outcome,) = protocol.read(protocol.OUTCOME, pending.result())
+            outcome, count = protocol.read(protocol.OUTCOME, pending.result())
         except TransportError as error:
             self.fail(error)
+            count = 0
         if outcome == Outcome.FULL:
             raise queue.Full
-        if outcome == Outcome.BROKEN:
-            with self._lock:
+        with self._lock:
+            self._may_send += count
+            if outcome == Outcome.BROKEN:
                 self._broken = True
                 self._refuse()
