@@ -397,5 +397,4 @@ class Lane:
         self._fresh.clear()
         self._back.clear()
         self._bytes = 0
-        out: Instructions = [Broken(offer) for offer in held]
-        return [*out, Drop(dropped)] if dropped else out
+        return [*map(Broken, held), *([Drop(dropped)] if dropped else ())]

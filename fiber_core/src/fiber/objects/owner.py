@@ -107,13 +107,14 @@ class Owner:
         """Have something done on the courier's thread; False where it has ended."""
         return self._courier.submit(action)
 
-    def sync(self) -> None:
-        """Wait until everything sent before has arrived, or it is gone."""
-        if self._client is not None:
-            try:
-                self.call(_NOBODY, ()).wait()
-            except PeerLostError:
-                return
+    def sync(self, timeout: float | None = None) -> bool:
+        """Wait until everything sent before has arrived, or it is gone; False if not in time."""
+        if self._client is None:
+            return True
+        try:
+            return self.call(_NOBODY, ()).wait(timeout)
+        except PeerLostError:
+            return True
 
     # -- progress of readers
 

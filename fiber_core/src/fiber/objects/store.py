@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 
 #: seconds after which an owner that is used no more is given up
 _IDLE = 1.0
+#: seconds that an ending process waits for an owner to take in what was put
+_FAREWELL = 60.0
 # where a peer's state has its pages; targets are not negative
 _PAGES = -1
+
+log = logging.getLogger("fiber")
 
 _store: Store | None = None
 _making = threading.Lock()
@@ -250,7 +255,8 @@ class Store:
             remote.give_back()
         for owner in list(self._owners.values()):
             owner.drain()
-            owner.sync()
+            if not owner.sync(_FAREWELL):
+                log.warning("fiber: process %s takes nothing in; what was put is lost", owner.ident)
         self.is_closing = True
         self._linger()
         for owner in list(self._owners.values()):
