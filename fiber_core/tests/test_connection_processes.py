@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -55,6 +56,12 @@ def send_range(end, count):
 
 def close_and_wait(end, go):
     end.close()
+    go.get()
+
+
+def forget_and_wait(ends, go):
+    ends.clear()
+    gc.collect()
     go.get()
 
 
@@ -136,6 +143,18 @@ def test_the_childs_close_is_heard_while_it_lives_on(ends):
     here, there = ends
     go = fiber.Queue()
     child = start(close_and_wait, there, go)
+    there.close()
+
+    with pytest.raises(EOFError):
+        here.recv()
+    go.put(True)
+    finish(child)
+
+
+def test_an_end_that_the_child_forgets_is_a_closed_one(ends):
+    here, there = ends
+    go = fiber.Queue()
+    child = start(forget_and_wait, [there], go)
     there.close()
 
     with pytest.raises(EOFError):

@@ -87,6 +87,12 @@ def square_into(task):
     results.put(number * number)
 
 
+def put_and_leave(into):
+    into.put(1)
+    into.cancel_join_thread()
+    into.close()
+
+
 def put_and_end(into, count, size):
     for _ in range(count):
         into.put(bytes(size))
@@ -242,6 +248,11 @@ def test_what_a_process_put_last_arrives_although_it_ends_at_once():
     assert [len(one.get(timeout=PATIENCE)) for _ in range(20)] == [2**20] * 20
 
 
+def test_a_process_may_end_without_waiting_for_what_it_put():
+    one = fiber.Queue()
+    finish(start(put_and_leave, one))
+
+
 def test_three_writers_and_three_readers_lose_and_double_nothing():
     one, results, count = fiber.Queue(), fiber.Queue(), 2000
     readers = [start(get_all, one, results) for _ in range(3)]
@@ -338,12 +349,13 @@ def test_a_queue_travels_through_a_queue():
 
 def test_a_queue_travels_in_a_pools_initializer_and_arguments():
     results = fiber.Queue()
-    with fiber.Pool(2) as pool:
+    with fiber.Pool(2, initializer=put_range, initargs=(results, "up", 1)) as pool:
         pool.map(square_into, [(number, results) for number in range(10)])
+        got = [results.get(timeout=PATIENCE) for _ in range(12)]
+        assert got.count(("up", 0)) == 2
+        got = [item for item in got if item != ("up", 0)]
 
-        assert sorted(results.get(timeout=PATIENCE) for _ in range(10)) == [
-            number * number for number in range(10)
-        ]
+        assert sorted(got) == [number * number for number in range(10)]
 
 
 def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():

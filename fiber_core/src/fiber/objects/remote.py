@@ -151,13 +151,11 @@ class Remote:
 
     def fail(self, error: BaseException) -> None:
         """The owner is gone, or the object is."""
-        with self._lock:
-            sides: list[RemoteSource | RemoteSink] = [
-                *self._sources.values(),
-                *self._sinks.values(),
-            ]
-        for side in sides:
-            side.fail(error)
+        # without the lock, which may be held over sending: the handler thread comes here
+        for source in list(self._sources.values()):
+            source.fail(error)
+        for sink in list(self._sinks.values()):
+            sink.fail(error)
 
     def on_word(self, message: Message) -> None:
         """On the handler thread: the owner says something unasked."""
