@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 _NEVER_CAME_UP = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
 
 
+#: of a job of which nobody will tell any more
+ORPHANED = JobStatus(
+    state=JobState.FAILED,
+    reason=Reason(ReasonKind.NODE_LOST),
+    message="the backend was closed or lost while it ran",
+)
+
+
 class Child:
     """One job of one process object. Thread-safe; every wait ends with the job."""
 
@@ -160,16 +168,6 @@ class Child:
     def never_came(self, why: str) -> None:
         """It runs and did not say hello in time; it is about to be killed."""
         self._failure = why
-
-    def orphaned(self) -> None:
-        """Nobody will tell of it any more."""
-        self.changed(
-            JobStatus(
-                state=JobState.FAILED,
-                reason=Reason(ReasonKind.NODE_LOST),
-                message="the backend was closed or lost while it ran",
-            )
-        )
 
     def on_release(self, action: Callable[[], Any]) -> None:
         """Have ``action`` called when it has ended: what its pickle held alive is let go."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import WireError
 from fiber.launch import bootstrap, modules, rundir
-from fiber.launch.child import Child
+from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest
 from fiber.transport import codec, wire
@@ -91,7 +91,7 @@ class Launcher:
             argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
             entry=bootstrap.ENTRY,
             env=job_environment(self._runtime),
-            cwd=_cwd(),
+            cwd=str(Path.cwd()),
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
             image=image if image is not None else self._default_image(),
@@ -214,16 +214,16 @@ class Launcher:
                 self._thread = None
                 children = list(self._children.values())
             for child in children:
-                child.orphaned()
-                self.forget(child)
+                self._changed(child.job, child, ORPHANED)
 
-    def _changed(self, job: Job, child: Child, status: JobStatus) -> None:
+    def _changed(self, job: Job | None, child: Child, status: JobStatus) -> None:
         previous = child.status
         try:
             child.changed(status)
         except Exception:
             log.exception("fiber: what follows a change of %s failed", child.name)
-        self._runtime.notify("fiber_job_changed", job=job, previous=previous, current=status)
+        if job is not None:
+            self._runtime.notify("fiber_job_changed", job=job, previous=previous, current=status)
         if status.state.is_terminal:
             self.forget(child)
         elif status.state is JobState.RUNNING:
@@ -310,14 +310,6 @@ class Launcher:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
-
-
-def _cwd() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        # it was removed; children work all the same
-        return "/"
 
 
 def _refuse_stdlib_connections() -> None:

@@ -1,0 +1,379 @@
+"""Process objects become jobs, and what the platform tells reaches their children."""
+
+import json
+import logging
+import queue
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dispatch_world import FakeReactor, until
+from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
+from fiber.launch import bootstrap
+from fiber.launch.launcher import Launcher
+from fiber.model import (
+    BackendInfo,
+    Capabilities,
+    Job,
+    JobState,
+    JobStatus,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+)
+from fiber.process import Process
+from fiber.transport import codec, wire
+from fiber.transport.identity import Credentials
+from fiber.transport.wire import Kind, Message
+
+RUNNING = JobStatus(state=JobState.RUNNING)
+KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
+
+
+def ended(code=0):
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    return JobStatus(state=state, reason=Reason(ReasonKind.EXIT, code), exit_code=code)
+
+
+class FakeBackend:
+    """Accepts jobs, and tells of them what a test says."""
+
+    def __init__(self):
+        self.told = queue.Queue()
+        self.streams = 0
+        self.calls = []
+
+    def events(self, run_id):
+        self.streams += 1
+        while (event := self.told.get()) is not None:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    def kill(self, job):
+        self.calls.append(("kill", job.id))
+
+    def terminate(self, job):
+        self.calls.append(("terminate", job.id))
+
+    def signal(self, job, index, signum):
+        self.calls.append(("signal", job.id, index, signum))
+
+
+class FakeRuntime:
+    """As much of a runtime as a launcher asks for."""
+
+    run_id = "0123abcd"
+    ident = "master"
+    closing = False
+
+    def __init__(self, folder):
+        self.directory = folder
+        self.backend = FakeBackend()
+        self.reactor = FakeReactor()
+        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=self._serve)
+        self.hello = SimpleNamespace(host="here")
+        self.config = SimpleNamespace(
+            max_frame=2**22,
+            image="an-image",
+            log_prefix=False,
+            start_timeout=5.0,
+            env=(),
+            to_environ=dict,
+        )
+        self.info = BackendInfo(
+            name="fake", load=lambda _: None, capabilities=Capabilities(fork=True)
+        )
+        self.specs, self.notified, self.served = [], [], {}
+        self.at_submit = lambda job: None
+
+    def _serve(self, target, service):
+        self.served[target] = service
+
+    def urls(self):
+        return ["ipc:///nowhere"]
+
+    def submit(self, spec):
+        self.specs.append(spec)
+        job = Job(id=str(len(self.specs)), name=spec.name, run_id=spec.run_id, backend="fake")
+        self.at_submit(job)
+        return job
+
+    def notify(self, hook, **facts):
+        self.notified.append((hook, facts["previous"], facts["current"]))
+
+
+class FakePeer:
+    def __init__(self, ident, host="here"):
+        self.ident, self.sent = ident, []
+        self.hello = SimpleNamespace(pid=7, host=host)
+
+    def send(self, kind, target, number, segments=()):
+        self.sent.append((kind, number, memoryview(wire.joined(segments))))
+
+
+@pytest.fixture
+def runtime(tmp_path):
+    runtime = FakeRuntime(tmp_path)
+    yield runtime
+    runtime.closing = True
+    runtime.backend.told.put(None)
+
+
+@pytest.fixture
+def launcher(runtime):
+    launcher = Launcher(runtime)
+    yield launcher
+    runtime.backend.told.put(None)
+    launcher.close()
+
+
+def call(launcher, peer, body=b""):
+    launcher.on_message(peer, Message(Kind.CALL, 0, 3, memoryview(body)))
+    return peer.sent[-1]
+
+
+class TestLaunching:
+    def test_a_process_becomes_a_job(self, launcher, runtime):
+        request = ResourceRequest(cpu=2)
+        launcher.launch(Process(name="my own"), resources=request, image="mine", processes=3)
+        (spec,) = runtime.specs
+        assert (spec.name, spec.run_id, spec.processes) == ("my own", "0123abcd", 3)
+        assert (spec.resources, spec.image, spec.entry) == (request, "mine", bootstrap.ENTRY)
+        assert spec.labels == {"process": "my own", "parent": "master"}
+        assert spec.env["FIBER_BACKEND"] == "fake"
+        assert spec.argv[-2:] == ("-m", bootstrap.MODULE)
+
+    def test_what_it_is_told_privately_is_enough_to_come_back(self, launcher, runtime):
+        child = launcher.launch(Process())
+        told = bootstrap.Instructions.decode(runtime.specs[0].private)
+        assert told.ident == child.ident
+        assert told.urls == ("ipc:///nowhere",)
+        assert told.credentials == runtime.endpoint.credentials
+
+    def test_the_setting_for_images_counts_where_jobs_run_in_images(self, launcher, runtime):
+        launcher.launch(Process())
+        runtime.info = BackendInfo(
+            name="fake", load=lambda _: None, capabilities=Capabilities(images=True)
+        )
+        launcher.launch(Process())
+        assert [spec.image for spec in runtime.specs] == [None, "an-image"]
+
+    def test_a_refusal_leaves_nothing(self, launcher, runtime):
+        def refuse(_):
+            raise SubmitError("no")
+
+        runtime.at_submit = refuse
+        with pytest.raises(SubmitError):
+            launcher.launch(Process())
+        assert launcher.alive() == []
+        assert launcher._payloads == {}
+
+    def test_what_cannot_be_pickled_is_not_submitted_and_lets_go_of_what_could(
+        self, launcher, runtime
+    ):
+        class Tied:
+            held = 0
+
+            def __reduce__(self):
+                Tied.held += 1
+                codec.carrier().on_release(self.let_go)
+                return int, ()
+
+            def let_go(self):
+                Tied.held -= 1
+
+        with pytest.raises(TypeError, match="pickle"):
+            launcher.launch(Process(target=print, args=(Tied(), (i for i in "x"))))
+        assert runtime.specs == []
+        assert Tied.held == 0
+
+
+class TestFetching:
+    def test_a_child_gets_its_process_object_once(self, launcher):
+        child = launcher.launch(Process(name="my own"))
+        kind, number, body = call(launcher, FakePeer(child.ident))
+        assert (kind, number) == (Kind.REPLY, 3)
+        payload = codec.loads(body)
+        assert payload["preparation"]["name"] == "my own"
+        assert child.pid == 7
+        assert call(launcher, FakePeer(child.ident))[0] is Kind.ERROR
+
+    def test_each_process_of_a_job_gets_it(self, launcher):
+        child = launcher.launch(Process(), processes=2)
+        for index in (0, 1):
+            assert call(launcher, FakePeer(f"{child.ident}.{index}"))[0] is Kind.REPLY
+
+    def test_nobody_else_does(self, launcher):
+        launcher.launch(Process())
+        assert call(launcher, FakePeer("stranger"))[0] is Kind.ERROR
+
+    def test_other_messages_are_no_matter(self, launcher):
+        peer = FakePeer("x")
+        launcher.on_message(peer, Message(Kind.CAST, 0, 1, memoryview(b"")))
+        launcher.on_peer_lost(peer)
+        assert peer.sent == []
+
+    @pytest.mark.parametrize("body", [b"nonsense", b"[]", b"{}", b"\xff\xfe"])
+    def test_a_question_that_makes_no_sense_is_refused(self, launcher, body):
+        with pytest.raises(WireError, match="makes no sense"):
+            call(launcher, FakePeer("x"), body)
+
+    def test_a_module_is_described_with_its_source_to_another_host_alone(self, launcher):
+        question = json.dumps({"module": __name__.partition(".")[0]}).encode()
+        near = json.loads(bytes(call(launcher, FakePeer("x"), question)[2]))
+        far = json.loads(bytes(call(launcher, FakePeer("x", host="far"), question)[2]))
+        assert "source" not in near
+        assert "source" in far or far == {}
+
+
+class TestEvents:
+    def test_statuses_reach_the_child_and_the_plugins_in_order(self, launcher, runtime):
+        child = launcher.launch(Process())
+        for status in (RUNNING, ended(3)):
+            runtime.backend.told.put((child.job, status))
+        assert child.wait(20) == 3
+        until(lambda: len(runtime.notified) == 2)
+        assert runtime.notified == [
+            ("fiber_job_changed", None, RUNNING),
+            ("fiber_job_changed", RUNNING, ended(3)),
+        ]
+        until(lambda: launcher.alive() == [])
+
+    def test_those_that_come_before_submit_returns_are_kept(self, launcher, runtime):
+        def at_submit(job):
+            runtime.backend.told.put((job, RUNNING))
+            runtime.backend.told.put((job, ended(5)))
+            until(lambda: len(launcher._early.get(job.id, ())) == 2)
+
+        runtime.at_submit = at_submit
+        seen = []
+        child = launcher.launch(Process(), on_status=lambda _, status: seen.append(status))
+        assert child.returncode == 5
+        assert seen == [RUNNING, ended(5)]
+        assert launcher.alive() == []
+        assert launcher._by_job == {}
+        assert launcher._early == {}
+
+    def test_one_that_comes_while_earlier_ones_are_told_waits_for_its_turn(self, launcher, runtime):
+        def at_submit(job):
+            runtime.backend.told.put((job, RUNNING))
+            until(lambda: launcher._early.get(job.id))
+
+        def on_status(child, status):
+            seen.append(status)
+            if status is RUNNING:
+                runtime.backend.told.put((child.job, ended(4)))
+                until(lambda: launcher._early.get(child.job.id))
+
+        seen = []
+        runtime.at_submit = at_submit
+        child = launcher.launch(Process(), on_status=on_status)
+        assert seen == [RUNNING, ended(4)]
+        assert child.returncode == 4
+
+    def test_what_follows_a_status_may_fail_and_others_are_told_all_the_same(
+        self, launcher, runtime, caplog
+    ):
+        def fail(child, status):
+            raise RuntimeError("a listener on purpose")
+
+        with caplog.at_level(logging.ERROR, logger="fiber"):
+            first = launcher.launch(Process(), on_status=fail)
+            second = launcher.launch(Process())
+            runtime.backend.told.put((first.job, RUNNING))
+            runtime.backend.told.put((second.job, ended(0)))
+            assert second.wait(20) == 0
+        assert "a listener on purpose" in caplog.text
+
+    def test_a_stream_that_breaks_orphans_the_children_and_the_next_one_gets_another(
+        self, launcher, runtime, caplog
+    ):
+        first = launcher.launch(Process())
+        with caplog.at_level(logging.ERROR, logger="fiber"):
+            runtime.backend.told.put(BackendUnavailableError("cut"))
+            assert first.wait(20) == 1
+        assert first.status.reason.kind is ReasonKind.NODE_LOST
+        until(lambda: launcher._thread is None)
+        second = launcher.launch(Process())
+        runtime.backend.told.put((second.job, ended(0)))
+        assert second.wait(20) == 0
+        assert runtime.backend.streams == 2
+
+    def test_events_of_jobs_that_are_not_ours_are_no_matter(self, launcher, runtime):
+        child = launcher.launch(Process())
+        other = Job(id="other", name="n", run_id="r", backend="fake")
+        runtime.backend.told.put((other, RUNNING))
+        runtime.backend.told.put((child.job, ended(0)))
+        assert child.wait(20) == 0
+
+    def test_what_a_child_holds_alive_is_let_go_at_its_end(self, launcher, runtime):
+        released = threading.Event()
+        child = launcher.launch(Process())
+        child.on_release(released.set)
+        runtime.backend.told.put((child.job, ended(0)))
+        assert released.wait(20)
+
+    def test_a_socket_that_a_killed_child_left_is_removed(self, launcher, runtime):
+        child = launcher.launch(Process())
+        left = runtime.directory / f"{child.ident}.sock"
+        left.touch()
+        runtime.backend.told.put((child.job, KILLED))
+        until(lambda: not left.exists())
+
+
+class TestSignals:
+    def test_terminate_is_sigterm_to_each_process(self, launcher, runtime):
+        child = launcher.launch(Process(), processes=2)
+        child.terminate()
+        assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
+
+    def test_where_processes_cannot_be_told_apart_it_is_the_platforms(self, launcher, runtime):
+        runtime.info = BackendInfo(name="fake", load=lambda _: None)
+        launcher.launch(Process()).terminate()
+        assert runtime.backend.calls == [("terminate", "1")]
+
+    def test_kill_is_the_whole_job(self, launcher, runtime):
+        launcher.launch(Process(), processes=2).kill()
+        assert runtime.backend.calls == [("kill", "1")]
+
+
+class TestSilence:
+    def test_one_that_runs_without_a_word_is_ended_and_says_so(self, launcher, runtime):
+        child = launcher.launch(Process())
+        runtime.backend.told.put((child.job, RUNNING))
+        until(lambda: runtime.reactor.timers)
+        runtime.reactor.go_off()
+        assert runtime.backend.calls == [("kill", "1")]
+        runtime.backend.told.put((child.job, KILLED))
+        assert child.wait(20) == -9
+        with pytest.raises(StartError, match="5 s without a word"):
+            child.raise_if_never_started()
+
+    def test_one_that_said_hello_is_not(self, launcher, runtime):
+        child = launcher.launch(Process())
+        runtime.backend.told.put((child.job, RUNNING))
+        until(lambda: runtime.reactor.timers)
+        call(launcher, FakePeer(child.ident))
+        runtime.reactor.go_off()
+        assert runtime.backend.calls == []
+
+    def test_one_that_is_stopped_gets_its_time_anew(self, launcher, runtime):
+        child = launcher.launch(Process())
+        runtime.backend.told.put((child.job, RUNNING))
+        until(lambda: runtime.reactor.timers)
+        runtime.backend.told.put((child.job, JobStatus(state=JobState.SUSPENDED)))
+        until(lambda: child.status.state is JobState.SUSPENDED)
+        runtime.reactor.go_off()
+        assert runtime.backend.calls == []
+        assert len(runtime.reactor.timers) == 1
+
+    def test_one_that_has_ended_is_no_longer_waited_for(self, launcher, runtime):
+        child = launcher.launch(Process())
+        runtime.backend.told.put((child.job, RUNNING))
+        until(lambda: runtime.reactor.timers)
+        runtime.backend.told.put((child.job, ended(0)))
+        until(lambda: launcher.alive() == [])
+        runtime.reactor.go_off()
+        assert runtime.backend.calls == []
