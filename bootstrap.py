@@ -21,6 +21,8 @@ STAMP = VENV / "fiber-bootstrap"
 PACKAGES = ("fiber_core", "plugins/fiber_local")
 # the tests send arrays, draw plots and look at the examples
 EXTRAS = {"train": "examples", "test": "examples,testing"}
+# how this repository runs its own tests, which is no matter of those who install the extra
+RUNNERS = ("pytest-xdist>=3.5",)
 OLDEST_PYTHON = (3, 10)
 # the first pip that installs these packages in place
 OLDEST_PIP = (21, 3)
@@ -50,7 +52,8 @@ def main(arguments: list[str]) -> int:
     if command == "train":
         program = [str(python), str(ROOT / "examples" / "es_cartpole.py"), *rest]
     else:
-        program = [str(python), "-m", "pytest", *rest]
+        # most tests wait for processes to start and end, so several at once cost no more CPU
+        program = [str(python), "-m", "pytest", "-n", "4", "--dist", "loadfile", *rest]
         os.chdir(ROOT)
     become(program)
 
@@ -72,7 +75,8 @@ def install(python: Path, extra: str) -> None:
         return
     print(f"installing fiber-core[{extra}] and fiber-local into {VENV}", flush=True)
     core, local = (str(ROOT / package) for package in PACKAGES)
-    pip(python, "install", "--quiet", "-e", f"{core}[{extra}]", "-e", local)
+    more = RUNNERS if extra == EXTRAS["test"] else ()
+    pip(python, "install", "--quiet", "-e", f"{core}[{extra}]", "-e", local, *more)
     STAMP.write_text("\n".join([*done, extra]), encoding="utf-8")
 
 

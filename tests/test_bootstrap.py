@@ -46,7 +46,7 @@ def test_train_installs_what_the_examples_need_and_becomes_the_main_job(bootstra
 def test_test_becomes_pytest_in_the_checkout(bootstrap):
     bootstrap.main(["test", "-x"])
 
-    assert bootstrap.programs[0][1:] == ["-m", "pytest", "-x"]
+    assert bootstrap.programs[0][1:] == ["-m", "pytest", "-n", "4", "--dist", "loadfile", "-x"]
     assert Path.cwd() == ROOT
 
 
@@ -62,7 +62,10 @@ def test_the_other_subcommand_adds_what_it_needs(bootstrap):
     bootstrap.main(["test"])
     bootstrap.main(["train"])
 
-    assert [call[3].rpartition("[")[2] for call in bootstrap.calls] == ["examples]", "testing]"]
+    train, test = bootstrap.calls
+    assert train[3].endswith("[examples]")
+    assert test[3].endswith("[examples,testing]")
+    assert any(word.startswith("pytest-xdist") for word in test)
 
 
 def test_changed_requirements_set_it_up_anew(bootstrap, monkeypatch):

@@ -307,7 +307,7 @@ class UnorderedStream(Stream):
 
 
 class IMapIterator(Generic[T]):
-    """Results one after another; what :meth:`Pool.imap` and its like return.
+    """Results one after another; what ``Pool.imap`` and its like return.
 
     Args:
         stream: where they come in.

@@ -3,7 +3,9 @@
 import importlib.metadata
 import os
 import sys
+import tempfile
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
@@ -78,12 +80,15 @@ class TestCore:
         assert not found.ok
         assert "pynng" in found.fix
 
-    def test_a_run_folder_that_others_may_enter_is_found(self, monkeypatch, tmp_path, versions):
-        (tmp_path / "fiber").mkdir()
-        (tmp_path / "fiber").chmod(0o755)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    def test_a_run_folder_that_others_may_enter_is_found(self, monkeypatch, versions):
+        # a short path: where sockets would not fit, another folder is taken
+        with tempfile.TemporaryDirectory(prefix="fc-") as runtime:
+            folder = Path(runtime, "fiber")
+            folder.mkdir()
+            folder.chmod(0o755)
+            monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
 
-        found = check("run folder")
+            found = check("run folder")
 
         assert not found.ok
         assert "chmod 700" in found.detail

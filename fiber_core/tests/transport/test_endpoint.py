@@ -672,7 +672,8 @@ class TestItsEnd:
             one.close()
             one.endpoint.close()
             del one
-        until(lambda: (process.num_fds(), threading.active_count()) == before)
+        # fewer, where what tests before left to nng went meanwhile
+        until(lambda: process.num_fds() <= before[0] and threading.active_count() <= before[1])
         assert list(folder.iterdir()) == []
 
     def test_peers_see_it_at_once(self, listening):
