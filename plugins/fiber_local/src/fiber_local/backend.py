@@ -194,7 +194,8 @@ class LocalBackend(Backend):
         """End all jobs that are not detached, and the supervisor."""
         if os.getpid() != self._owner:
             return
-        self._supervisors.close()
+        for job_id in self._supervisors.close():
+            self._feed.forget(job_id)
         with self._lock:
             enders, self._enders = self._enders, []
         for thread in enders:

@@ -71,16 +71,14 @@ class StatusFeed:
                     del self._jobs[self._ended.popitem(last=False)[0]]
             self._changed.notify_all()
 
+    def forget(self, job_id: str) -> None:
+        """Nothing more will be told of a job here: its journal knows better."""
+        with self._changed:
+            self._jobs.pop(job_id, None)
+
     def status(self, job_id: str) -> JobStatus | None:
         """The latest status of a job, if it is remembered."""
         with self._changed:
-            known = self._jobs.get(job_id)
-            return None if known is None else known[1]
-
-    def wait(self, job_id: str, timeout: float) -> JobStatus | None:
-        """Its status once that is terminal, or after ``timeout`` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_over(job_id), timeout)
             known = self._jobs.get(job_id)
             return None if known is None else known[1]
 
@@ -124,10 +122,6 @@ class StatusFeed:
                 subscription.queue.put(None)
             self._subscriptions.clear()
             self._changed.notify_all()
-
-    def _is_over(self, job_id: str) -> bool:
-        known = self._jobs.get(job_id)
-        return self._closed or known is None or known[1].state.is_terminal
 
     def _drain(
         self, subscription: _Subscription, follower: JournalFollower | None

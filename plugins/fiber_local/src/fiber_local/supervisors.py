@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fiber.exceptions import BackendUnavailableError
@@ -169,14 +169,18 @@ class Supervisors:
         for client in clients:
             client.close()
 
-    def close(self) -> None:
-        """End the supervisors for good, save those of detached jobs. Idempotent."""
+    def close(self) -> Sequence[str]:
+        """End the supervisors for good, save those of detached jobs, whose ids are returned.
+
+        Idempotent.
+        """
         with self._lock:
             self._closed = True
             detached, self._detached = self._detached, []
         self.end()
         for client in detached:
             client.leave()
+        return [job_id for job_id, client in self._by_job.items() if client in detached]
 
     def _connect(self) -> SupervisorClient:
         with self._lock:

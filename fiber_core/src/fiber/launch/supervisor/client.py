@@ -53,6 +53,7 @@ class SupervisorClient:
         self._on_notice = on_notice
         self._on_end = on_end
         self._owns = process is not None
+        self._has_left = False
         self._living: dict[str, JobStatus] = {}
         self._connection = Connection(
             channel,
@@ -171,8 +172,12 @@ class SupervisorClient:
         self._connection.close()
 
     def leave(self) -> None:
-        """Close the channel and leave the supervisor and its jobs alone: they are detached."""
+        """Close the channel and leave the supervisor and its jobs alone: they are detached.
+
+        Nothing more is told of them.
+        """
         if not self._connection.is_foreign:
+            self._has_left = True
             self._connection.close()
 
     def _ask(
@@ -209,7 +214,7 @@ class SupervisorClient:
                 loss.kill(status)
 
     def _on_connection_end(self, words: str) -> None:
-        for job_id, status in self._living.items():
+        for job_id, status in () if self._has_left else self._living.items():
             self._on_status(job_id, loss.lost(status, words or "its supervisor has ended"))
         self._living.clear()
         self._on_end(words)

@@ -211,8 +211,11 @@ class Connection:
             turned = now
             try:
                 is_open = self._receive(decoder)
-            except (OSError, WireError) as error:
-                return f"its channel broke: {error}"
+            except WireError as error:
+                return f"it speaks nonsense: {error}"
+            except OSError:
+                # it ended before it had read all
+                is_open = False
             ended = watch is not None and watch.fileno() in ready
             if ended or not is_open:
                 return "" if self._leaving or self._closing else "it ended without a word"

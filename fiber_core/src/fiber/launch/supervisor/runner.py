@@ -116,10 +116,6 @@ class JobRunner:
             except OSError as error:
                 self._give_up(running, f"cannot start a process: {error.strerror or error}")
                 return
-        if not launch.accepted:
-            self._journal.submitted(launch.job_id, spec, launch.owner, self._options.host)
-        for index, process in running.processes.items():
-            self._journal.started(launch.job_id, index, process.spawned.pid)
         if entry is not None or launch.accepted:
             self._answer(running)
 
@@ -189,14 +185,17 @@ class JobRunner:
 
     def _answer(self, running: RunningJob) -> None:
         running.answered = True
-        if running.launch.accepted:
+        launch = running.launch
+        if launch.accepted:
             for warning in running.warnings:
-                self._on_notice(f"{running.launch.spec.name}: {warning}")
+                self._on_notice(f"{launch.spec.name}: {warning}")
         else:
-            running.launch.answer("", running.warnings)
-        entry = self._table.get(running.launch.job_id)
-        if entry is not None:
-            self._on_changed(entry)
+            self._journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
+        for index, process in running.processes.items():
+            self._journal.started(launch.job_id, index, process.spawned.pid)
+        if not launch.accepted:
+            launch.answer("", running.warnings)
+        self._on_changed(self._table[launch.job_id])
 
     def _give_up(self, running: RunningJob, words: str) -> None:
         if not running.launch.accepted:

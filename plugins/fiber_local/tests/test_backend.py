@@ -1,0 +1,504 @@
+"""The local backend, where it does more than every backend does."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+import attrs
+import pytest
+
+from fiber.exceptions import (
+    BackendUnavailableError,
+    CapabilityError,
+    SubmitError,
+    UnknownJobError,
+)
+from fiber.launch import rundir
+from fiber.model import (
+    BackendContext,
+    JobSpec,
+    JobState,
+    ReachKind,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Volume,
+)
+from fiber.testing import FakeProvider
+from fiber_local.config import LocalConfig
+from supervised import is_alive, until_gone
+
+
+def entry_named(name):
+    return name if ":" in name else f"supervised_entries:{name}"
+
+
+class Driver:
+    """Submits jobs to a backend and waits for their events."""
+
+    def __init__(self, backend, run_id):
+        self.backend, self.run_id = backend, run_id
+        self._events = backend.events(run_id)
+        self.said = {}
+
+    def spec(self, entry, private=b"", **changes):
+        is_entry = isinstance(entry, str)
+        return JobSpec(
+            **{
+                "run_id": self.run_id,
+                "name": entry if is_entry else "program",
+                "argv": ("x",) if is_entry else entry,
+                "entry": entry_named(entry) if is_entry else None,
+                "private": private,
+                **changes,
+            }
+        )
+
+    def submit(self, *arguments, **changes):
+        return self.backend.submit(self.spec(*arguments, **changes))
+
+    def until(self, job, there):
+        while True:
+            for status in self.said.get(job.id, []):
+                if there(status):
+                    return status
+            event, status = next(self._events)
+            self.said.setdefault(event.id, []).append(status)
+
+    def end(self, job):
+        return self.until(job, lambda status: status.state.is_terminal)
+
+    def ready(self, *arguments, **changes):
+        job = self.submit(*arguments, **changes)
+        line = next(iter(self.backend.logs(job, follow=True)))
+        return job, line
+
+
+@pytest.fixture
+def driver(backend, run_id):
+    return Driver(backend, run_id)
+
+
+def supervisor_of(backend):
+    return backend._supervisors._client._connection._process
+
+
+def test_nothing_is_started_before_the_first_job(backend, run_id):
+    assert backend._supervisors._client is None
+    assert backend.list(run_id) == []
+    assert backend.reach(None).kind is ReachKind.DIRECT
+
+
+def test_the_job_tells_its_processes_and_host(driver):
+    job, _ = driver.ready("wait", processes=2)
+
+    assert len(job.data["pids"]) == 2
+    assert all(map(is_alive, job.data["pids"]))
+    assert driver.backend.status([job])[0].host == job.data["host"]
+
+
+def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
+    job, _ = driver.ready("wait")
+    first = supervisor_of(driver.backend)
+
+    first.kill()
+
+    assert driver.end(job).reason == Reason(ReasonKind.NODE_LOST)
+    again = driver.submit("exit_with", b"\7")
+    assert driver.end(again).exit_code == 7
+    assert supervisor_of(driver.backend) is not first
+    assert [s.state.is_terminal for s in driver.said[job.id]].count(True) == 1
+    assert "is lost: it ended without a word" in caplog.text
+    until_gone(*job.data["pids"])
+
+
+def test_submitting_while_supervisors_are_killed_loses_no_job(driver):
+    # each submission meets a supervisor that dies about now
+    for number in range(10):
+        client = driver.backend._supervisors._client
+        if client is not None:
+            threading.Timer(0.0005 * number, client._connection._process.kill).start()
+        job = driver.submit("exit_with", bytes([number]))
+        status = driver.end(job)
+        assert status.exit_code == number or status.reason == Reason(ReasonKind.NODE_LOST)
+
+
+def test_an_idle_supervisor_ends_and_another_serves_the_next_job(context, opened, run_id, caplog):
+    backend = opened(attrs.evolve(context, config=LocalConfig(idle_exit=0.0)))
+    driver = Driver(backend, run_id)
+    for code in range(5):
+        assert driver.end(driver.submit("exit_with", bytes([code]))).exit_code == code
+
+    client = backend._supervisors._client
+    client._connection._thread.join(30)
+    assert not client.is_running
+    assert driver.end(driver.submit("exit_with", b"\7")).exit_code == 7
+    assert caplog.text == ""
+
+
+def test_submissions_race_with_idle_exits_and_none_is_lost(context, opened, run_id):
+    backend = opened(attrs.evolve(context, config=LocalConfig(idle_exit=0.0)))
+    driver = Driver(backend, run_id)
+    codes = []
+
+    def submit(number):
+        codes.append((driver.submit("exit_with", bytes([number])), number))
+
+    for base in range(0, 30, 3):
+        threads = [threading.Thread(target=submit, args=(base + i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    for job, code in codes:
+        assert driver.end(job).exit_code == code
+
+
+def test_a_closed_backend_starts_no_job_and_can_still_tell(driver):
+    job = driver.submit("exit_with", b"\3")
+    driver.end(job)
+    driver.backend.close()
+    driver.backend.close()
+
+    assert driver.backend.status([job])[0].exit_code == 3
+    with pytest.raises(BackendUnavailableError, match="was closed"):
+        driver.submit("exit_with", b"\3")
+
+
+def test_closing_ends_the_streams_after_what_they_have_to_tell(driver):
+    job, _ = driver.ready("wait")
+    driver.backend.close()
+
+    statuses = [status for event, status in driver._events if event.id == job.id]
+
+    assert statuses[-1].exit_code == -signal.SIGKILL
+
+
+def test_a_fork_of_the_user_harms_nothing(driver):
+    job, _ = driver.ready("wait")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        driver.backend.close()
+        os._exit(0)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert all(map(is_alive, job.data["pids"]))
+
+
+def test_a_backend_without_a_run_looks_only(opened):
+    backend = opened(BackendContext())
+
+    with pytest.raises(BackendUnavailableError, match="made to look at jobs only"):
+        backend.submit(JobSpec(run_id="0badcafe", name="a", argv=("true",)))
+
+
+@pytest.mark.parametrize(
+    "changes,words",
+    [
+        ({"image": "python:3"}, "image 'python:3' is not supported by local"),
+        ({"volumes": (Volume(source="/a", path="/b"),)}, "volume '/a' is not supported by local"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_a_sentence(driver, changes, words):
+    with pytest.raises(CapabilityError, match=words):
+        driver.submit("exit_with", b"\0", **changes)
+
+
+def test_jobs_have_the_environment_and_folder_of_now(driver, monkeypatch, tmp_path):
+    driver.end(driver.submit("exit_with", b"\0"))
+    monkeypatch.setenv("SET_LATER", "yes")
+    monkeypatch.chdir(tmp_path)
+
+    code = "import os; print(os.getcwd(), os.environ['SET_LATER'])"
+    job = driver.submit([sys.executable, "-c", code])
+
+    driver.end(job)
+    assert list(driver.backend.logs(job)) == [f"{tmp_path} yes"]
+
+
+def test_a_submitter_without_a_folder_can_start_jobs(driver, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    assert driver.end(driver.submit("exit_with", b"\3")).exit_code == 3
+    monkeypatch.chdir(tmp_path)
+
+
+def test_logs_are_followed_to_the_end(driver):
+    job = driver.submit(["sh", "-c", "echo one; sleep 0.3; echo two; printf three"])
+
+    assert list(driver.backend.logs(job, follow=True)) == ["one", "two", "three"]
+    assert list(driver.backend.logs(job, tail=2)) == ["two", "three"]
+
+
+def test_logs_of_a_silent_job_are_empty(driver):
+    job = driver.submit("exit_with", b"\0")
+
+    assert list(driver.backend.logs(job, follow=True)) == []
+
+
+def test_limits_that_are_not_enforced_are_said(driver, caplog, monkeypatch):
+    from fiber.launch.supervisor.messages import Accepted
+
+    def submit(spec, on_accepted, *, cwd):
+        reply = Accepted(number=1, job_id="x", warnings=("the memory limit is not enforced",))
+        on_accepted(reply)
+        return reply
+
+    monkeypatch.setattr(driver.backend._supervisors, "submit", submit)
+    driver.submit("exit_with", b"\0")
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "the memory limit is not enforced" in caplog.text
+
+
+def test_devices_are_looked_for_when_they_are_asked_for(context, opened, run_id):
+    provider = FakeProvider()
+    backend = opened(attrs.evolve(context, providers={"fake": provider}))
+    driver = Driver(backend, run_id)
+    driver.end(driver.submit("exit_with", b"\0"))
+    assert backend.capacity().devices == {}
+
+    wants = ResourceRequest(devices={"fake": 1})
+    job = driver.submit("exit_with", b"\0", resources=wants)
+
+    driver.end(job)
+    assert backend.capacity().devices["fake"] >= 1
+
+
+def test_a_supervisor_that_replaces_another_knows_the_devices(context, opened, run_id):
+    backend = opened(attrs.evolve(context, providers={"fake": FakeProvider()}))
+    driver = Driver(backend, run_id)
+    wants = ResourceRequest(devices={"fake": 1})
+    for _ in range(2):
+        job = driver.submit("exit_with", b"\0", resources=wants)
+        driver.end(job)
+        supervisor_of(backend).kill()
+        supervisor_of(backend).wait()
+
+
+def test_more_devices_than_there_are_is_refused_at_once(context, opened, run_id):
+    backend = opened(attrs.evolve(context, providers={"fake": FakeProvider()}))
+    driver = Driver(backend, run_id)
+
+    with pytest.raises(SubmitError, match="asks for 99 of 'fake' and this host has"):
+        driver.submit("wait", resources=ResourceRequest(devices={"fake": 99}))
+
+
+def test_a_group_that_cannot_be_placed_in_time_leaves_nothing(context, opened, run_id):
+    backend = opened(attrs.evolve(context, providers={"fake": FakeProvider()}))
+    driver = Driver(backend, run_id)
+    total = 2
+    wants = ResourceRequest(devices={"fake": total})
+    specs = [driver.spec("wait", resources=wants) for _ in range(2)]
+
+    with pytest.raises(SubmitError, match="not all of 2 jobs could be started within 0.1 s: waits"):
+        backend.submit_group(specs, 0.1)
+
+    for job in backend.list(run_id):
+        assert driver.end(job).state is JobState.FAILED
+
+
+def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, monkeypatch):
+    (tmp_path / "worker_with_backend.py").write_text(WORKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    directory = driver.backend._supervisors.directory
+    job = driver.submit("worker_with_backend:main", directory.encode())
+
+    assert driver.end(job).exit_code == 0, driver.end(job)
+    parent, code, again = next(iter(driver.backend.logs(job))).split()
+    assert int(parent) == supervisor_of(driver.backend).pid
+    assert (code, again) == ("7", "8")
+
+
+WORKER = """
+import os
+from fiber.model import BackendContext, JobSpec
+from fiber_local.backend import LocalBackend
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+def run(directory, code):
+    backend = LocalBackend(BackendContext(run_id="0badcafe", run_directory=directory))
+    events = backend.events("0badcafe")
+    spec = JobSpec(run_id="0badcafe", name="a", argv=("x",), private=bytes([code]),
+                   entry="supervised_entries:exit_with")
+    waiting = backend.submit(JobSpec(run_id="0badcafe", name="a", argv=("x",), private=b"",
+                             entry="supervised_entries:wait"))
+    parent = parent_of(waiting.data["pids"][0])
+    job = backend.submit(spec)
+    for event, status in events:
+        if event.id == job.id and status.state.is_terminal:
+            backend.close()
+            return parent, status.exit_code
+
+def main(private, index):
+    parent, code = run(private.decode(), 7)
+    # the channel is given back, and serves another backend object
+    parent, again = run(private.decode(), 8)
+    print(parent, code, again, flush=True)
+    return 0
+"""
+
+
+# -- jobs of other processes -----------------------------------------------------------------------
+
+
+def test_another_process_finds_and_ends_jobs(driver, opened):
+    job, _ = driver.ready("with_grandchild")
+    grandchild = int(next(iter(driver.backend.logs(job))))
+    looking = opened(BackendContext())
+
+    (found,) = looking.list(driver.run_id)
+
+    assert (found.id, found.name) == (job.id, "with_grandchild")
+    assert looking.status([found])[0].state is JobState.RUNNING
+    looking.kill(found)
+    assert driver.end(job).exit_code == -signal.SIGKILL
+    until_gone(grandchild)
+    assert looking.status([found])[0].exit_code == -signal.SIGKILL
+
+
+def test_another_process_terminates_with_grace(driver, opened):
+    patient, _ = driver.ready("wait_for_signal")
+    stubborn, _ = driver.ready("ignore_signals")
+    looking = opened(BackendContext())
+    for job in looking.list(driver.run_id):
+        looking.terminate(job, grace=30.0 if job.id == patient.id else 0.05)
+
+    assert driver.end(patient).exit_code == 9
+    assert driver.end(stubborn).exit_code == -signal.SIGKILL
+
+
+def test_closing_waits_for_the_grace_to_be_over(driver, opened):
+    job, _ = driver.ready("ignore_signals")
+    looking = opened(BackendContext())
+    looking.terminate(looking.list(driver.run_id)[0], grace=0.2)
+
+    looking.close()
+
+    until_gone(*job.data["pids"])
+
+
+def test_another_process_signals_one(driver, opened):
+    job, _ = driver.ready("wait", processes=2)
+    looking = opened(BackendContext())
+
+    looking.signal(looking.list(driver.run_id)[0], 1, signal.SIGKILL)
+
+    status = driver.until(job, lambda s: s.processes[1].state.is_terminal)
+    assert status.processes[0].state is JobState.RUNNING
+
+
+def test_another_process_follows_the_changes_of_a_run(driver, opened):
+    first, _ = driver.ready("wait")
+    looking = opened(BackendContext())
+    events = looking.events(driver.run_id)
+    event, status = next(events)
+    assert (event.id, status.state) == (first.id, JobState.RUNNING)
+
+    second = driver.submit("exit_with", b"\7")
+    driver.end(second)
+    found = {}
+    while second.id not in found or not found[second.id].state.is_terminal:
+        event, status = next(events)
+        found[event.id] = status
+
+    assert found[second.id].exit_code == 7
+
+
+def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(driver, opened):
+    job, _ = driver.ready("wait")
+    looking = opened(BackendContext())
+    (found,) = looking.list(driver.run_id)
+    journal = rundir.run_root() / driver.run_id / "jobs.jsonl"
+    text = journal.read_text()
+    pid = job.data["pids"][0]
+    # as if the process that was written down had begun at another time
+    journal.write_text(text.replace('"start_time":', '"start_time":1'))
+
+    looking.kill(found)
+
+    assert is_alive(pid)
+
+
+def test_an_unknown_job_is_named(driver, opened):
+    job = driver.submit("exit_with", b"\0")
+    driver.end(job)
+    looking = opened(BackendContext())
+    unknown = attrs.evolve(looking.list(driver.run_id)[0], id="0" * 8)
+
+    with pytest.raises(UnknownJobError, match="00000000"):
+        looking.logs(unknown)
+
+
+# -- detached jobs ---------------------------------------------------------------------------------
+
+
+def test_a_detached_job_is_bound_to_nobody(driver, opened, context):
+    job = driver.submit(["sh", "-c", "echo begun; sleep 1; echo over; exit 5"], detached=True)
+    driver.backend.close()
+    assert driver.backend.status([job])[0].state is JobState.RUNNING
+
+    later = opened(BackendContext())
+
+    assert list(later.logs(job, follow=True)) == ["begun", "over"]
+    assert later.status([job])[0].exit_code == 5
+    assert rundir.describe(rundir.run_root() / driver.run_id)["detached"]
+    later.cleanup(driver.run_id)
+    assert later.list(driver.run_id) == []
+
+
+def test_output_of_a_detached_job_is_in_its_log_alone(driver, capfd):
+    job = driver.submit(["sh", "-c", "echo out; echo error >&2"], detached=True)
+    driver.end(job)
+    driver.backend.close()
+
+    assert capfd.readouterr() == ("", "")
+    assert sorted(driver.backend.logs(job)) == ["error", "out"]
+
+
+def test_whoever_reads_the_submitters_output_does_not_wait_for_a_detached_job(tmp_path):
+    import subprocess
+
+    script = tmp_path / "submit.py"
+    script.write_text(
+        "import sys\n"
+        "from fiber.launch import rundir\n"
+        "from fiber.model import BackendContext, JobSpec\n"
+        "from fiber_local.backend import LocalBackend\n"
+        "folder = rundir.create(sys.argv[1], 'local', detached=True)\n"
+        "backend = LocalBackend(BackendContext(run_id=sys.argv[1], run_directory=str(folder)))\n"
+        "job = backend.submit(JobSpec(run_id=sys.argv[1], name='a', argv=('sleep', '60'),"
+        " detached=True))\n"
+        "print(job.data['pids'][0])\n"
+        "backend.close()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, str(script), "0badcaf1"], stdout=subprocess.PIPE, timeout=50, check=True
+    )
+
+    pid = int(done.stdout)
+    assert is_alive(pid)
+    from fiber_local.backend import LocalBackend
+
+    looking = LocalBackend(BackendContext())
+    looking.cleanup("0badcaf1")
+    looking.close()
+    until_gone(pid)
+    assert not (rundir.run_root() / "0badcaf1").exists()
+
+
+def test_a_refused_detached_job_leaves_no_process(driver):
+    with pytest.raises(SubmitError, match="cannot run 'no-such-program'"):
+        driver.submit(["no-such-program"], detached=True)
+
+    assert driver.backend.list(driver.run_id) == []

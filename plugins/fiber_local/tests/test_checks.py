@@ -1,0 +1,76 @@
+"""What doctor finds out about this host."""
+
+import sys
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.launch import rundir
+from fiber.model import JobState, JobStatus
+from fiber.testing import FakeProvider
+from fiber_local import checks
+from fiber_local.checks import run_checks
+
+
+def found(**changes):
+    return {check.name: check for check in run_checks(**{"providers": {}, **changes})}
+
+
+def test_a_sound_host_passes():
+    result = found(providers={"fake": FakeProvider(2)})
+
+    assert all(check.ok for check in result.values()), result
+    assert "its exit code came back" in result["a job from start to end"].detail
+    assert result["fake devices"].detail == "Fake, Fake"
+    assert "limits" in result
+    assert list(rundir.run_root().glob("check-*")) == []
+
+
+def test_a_host_without_devices_says_so():
+    assert found(providers={"fake": FakeProvider(0)})["fake devices"].detail == "none on this host"
+
+
+def test_a_broken_probe_is_named_with_what_to_do():
+    class Broken(FakeProvider):
+        def probe(self):
+            return (sys.executable, "-c", "raise SystemExit('no driver')")
+
+    check = found(providers={"fake": Broken()})["fake devices"]
+
+    assert not check.ok
+    assert "no driver" in check.detail
+    assert "by hand" in check.fix
+
+
+def test_run_directories_that_cannot_be_had_are_named_with_what_to_do(monkeypatch):
+    def refuse():
+        msg = "/run/x is open to other users"
+        raise FiberError(msg)
+
+    monkeypatch.setattr(checks.rundir, "run_root", refuse)
+    check = found()["run directories"]
+
+    assert not check.ok
+    assert check.detail == "/run/x is open to other users"
+    assert "XDG_RUNTIME_DIR" in check.fix
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_job_that_ends_otherwise_is_a_fault(code):
+    status = JobStatus(state=JobState.FAILED, exit_code=code, message=f"ended with {code}")
+
+    check = checks._judge_job("a job", status, 1.0)
+
+    assert not check.ok
+    assert f"it was to exit with 42 and ended with {code}" in check.detail
+    assert check.fix
+
+
+def test_limits_that_are_not_enforced_are_no_fault_and_have_a_fix():
+    from fiber.launch.supervisor.messages import Accepted
+
+    (check,) = checks._judge_limits(Accepted(number=1, job_id="a", warnings=("no cgroup",)))
+
+    assert check.ok
+    assert "no cgroup" in check.detail
+    assert "Delegate=yes" in check.fix

@@ -1,0 +1,34 @@
+"""Run directories with detached jobs are kept."""
+
+import json
+import secrets
+
+from fiber.launch import rundir
+from fiber_local.detached import mark_detached
+
+
+def test_a_directory_is_marked_and_what_it_said_stays():
+    folder = rundir.create(secrets.token_hex(4), "local")
+    before = rundir.describe(folder)
+
+    mark_detached(folder)
+    mark_detached(folder)
+
+    assert rundir.describe(folder) == {**before, "detached": True}
+    assert sorted(path.name for path in folder.iterdir()) == ["run.json"]
+    rundir.remove(folder)
+
+
+def test_a_directory_without_description_is_left_alone(tmp_path):
+    mark_detached(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_is_detached_already_is_not_written(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"detached": True}))
+    before = (tmp_path / "run.json").stat().st_mtime_ns
+
+    mark_detached(tmp_path)
+
+    assert (tmp_path / "run.json").stat().st_mtime_ns == before
