@@ -1,0 +1,354 @@
+"""Results to wait for: one, a list, a stream; what is told when and to whom."""
+
+import gc
+import threading
+import weakref
+from multiprocessing import TimeoutError as MpTimeoutError
+
+import pytest
+
+from fiber.exceptions import TerminatedError, WorkerCrashedError
+from fiber.results import (
+    AsyncResult,
+    IMapIterator,
+    IMapUnorderedIterator,
+    MapResult,
+    Stream,
+    UnorderedStream,
+)
+
+
+class Ran:
+    """Runs callbacks at once and notes their values."""
+
+    def __init__(self):
+        self.values = []
+
+    def __call__(self, callback, value):
+        callback(value)
+
+    def note(self, value):
+        self.values.append(value)
+
+
+class FakeFeeder:
+    def __init__(self):
+        self.calls = []
+        self.error = None
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def stop(self):
+        self.calls.append("stop")
+
+    def hurry(self):
+        self.calls.append("hurry")
+
+    def taken(self, count):
+        self.calls.append(("taken", count))
+
+    def arrived(self, count):
+        self.calls.append(("arrived", count))
+
+    def count(self, what):
+        return sum(call[1] for call in self.calls if call[0] == what)
+
+
+class Something:
+    pass
+
+
+@pytest.fixture
+def ran():
+    return Ran()
+
+
+class TestOneResult:
+    def test_is_there_once_the_task_has_ended(self, ran):
+        result = AsyncResult(ran, ran.note)
+        assert not result.ready()
+        result.accept(0, [5], {})
+        assert not result.ready()
+        result.done()
+        assert result.ready()
+        assert result.successful()
+        assert result.get() == result.get(timeout=0) == 5
+        assert ran.values == [5]
+
+    def test_an_error_is_raised_and_told_to_the_error_callback(self, ran):
+        result = AsyncResult(ran, pytest.fail, ran.note)
+        error = KeyError("x")
+        result.accept(0, [None], {0: error})
+        result.done()
+        assert not result.successful()
+        with pytest.raises(KeyError):
+            result.get()
+        assert ran.values == [error]
+
+    def test_it_is_not_successful_before_it_is_ready(self, ran):
+        result = AsyncResult(ran)
+        with pytest.raises(ValueError, match=r"AsyncResult object at .* not ready"):
+            result.successful()
+
+    @pytest.mark.parametrize("timeout", [0, 0.01, -1])
+    def test_waiting_ends_in_time(self, ran, timeout):
+        result = AsyncResult(ran)
+        result.wait(timeout)
+        with pytest.raises(MpTimeoutError):
+            result.get(timeout)
+
+    def test_given_up_it_raises_the_crash(self, ran):
+        result = AsyncResult(ran)
+        error = WorkerCrashedError("crash")
+        result.fail(0, 1, error)
+        result.done()
+        with pytest.raises(WorkerCrashedError):
+            result.get()
+
+    def test_with_its_pool_broken_it_raises_that_unless_it_is_there(self, ran):
+        first, second = AsyncResult(ran), AsyncResult(ran)
+        first.accept(0, [1], {})
+        first.done()
+        for result in (first, second):
+            result.broken(TerminatedError("over"))
+        assert first.get() == 1
+        with pytest.raises(TerminatedError):
+            second.get(0)
+
+    def test_ready_is_true_within_the_callback(self, ran):
+        seen = []
+        result = AsyncResult(ran, lambda _: seen.append(result.ready()))
+        result.accept(0, [1], {})
+        result.done()
+        assert seen == [True]
+
+    def test_none_is_a_result(self, ran):
+        result = AsyncResult(ran, ran.note)
+        result.accept(0, [None], {})
+        result.done()
+        assert result.get(0) is None
+        assert ran.values == [None]
+
+    def test_its_pool_lives_until_it_is_there(self, ran):
+        pool = Something()
+        alive = weakref.ref(pool)
+        result = AsyncResult(ran, pool=pool)
+        del pool
+        assert alive() is not None
+        result.accept(0, [1], {})
+        result.done()
+        assert alive() is None
+
+
+class TestManyResults:
+    def test_come_in_order_however_they_arrive(self, ran):
+        result = MapResult(4, ran, ran.note)
+        result.accept(2, ["c", "d"], {})
+        result.accept(0, ["a", "b"], {})
+        result.done()
+        assert result.get(0) == ["a", "b", "c", "d"]
+        assert ran.values == [["a", "b", "c", "d"]]
+
+    def test_the_first_failed_item_by_position_is_raised(self, ran):
+        result = MapResult(3, ran)
+        result.accept(2, [None], {2: KeyError("third")})
+        result.accept(0, [None, 2], {0: ValueError("first")})
+        result.done()
+        with pytest.raises(ValueError, match="first"):
+            result.get()
+
+    def test_what_an_error_kept_from_running_has_failed_with_it(self, ran):
+        result = MapResult(3, ran)
+        result.accept(0, [1, None, None], {1: KeyError("x"), 2: None})
+        result.done()
+        assert isinstance(result._value[2], KeyError)
+
+    def test_a_crash_has_all_outcomes_by_position(self, ran):
+        result = MapResult(4, ran)
+        crash, error = WorkerCrashedError("crash"), KeyError("x")
+        result.accept(0, [1], {})
+        result.fail(1, 3, crash)
+        result.accept(3, [None], {3: error})
+        result.done()
+        with pytest.raises(WorkerCrashedError) as caught:
+            result.get()
+        assert caught.value.results == [1, crash, crash, error]
+
+    def test_of_nothing_is_an_empty_list(self, ran):
+        result = MapResult(0, ran)
+        result.done()
+        assert result.get(0) == []
+
+
+def streams(kind=Stream):
+    stream, feeder = kind(), FakeFeeder()
+    stream.attach(feeder)
+    return stream, feeder
+
+
+class TestStreams:
+    def test_results_wait_for_those_before_them(self):
+        stream, _ = streams()
+        stream.accept(1, ["b"], {})
+        with pytest.raises(MpTimeoutError):
+            stream.take(0)
+        stream.accept(0, ["a"], {})
+        stream.done()
+        assert list(IMapIterator(stream)) == ["a", "b"]
+
+    def test_unordered_they_do_not(self):
+        stream, _ = streams(UnorderedStream)
+        stream.accept(1, ["b"], {})
+        assert stream.take(0) == "b"
+        stream.accept(0, ["a"], {})
+        stream.done()
+        assert list(IMapUnorderedIterator(stream)) == ["a"]
+
+    def test_an_error_is_raised_in_its_place_and_the_iterator_goes_on(self):
+        stream, _ = streams()
+        stream.accept(0, [1, None, 3], {1: KeyError("x")})
+        stream.fail(3, 4, WorkerCrashedError("crash"))
+        stream.done()
+        results = IMapIterator(stream)
+        assert next(results) == 1
+        with pytest.raises(KeyError):
+            next(results)
+        assert results.next() == 3
+        with pytest.raises(WorkerCrashedError):
+            next(results)
+        with pytest.raises(StopIteration):
+            next(results)
+
+    def test_what_an_error_kept_from_running_has_no_outcome_and_makes_room(self):
+        stream, feeder = streams()
+        stream.accept(0, [None, None, None], {0: KeyError("x"), 1: None, 2: None})
+        stream.done()
+        assert feeder.count("taken") == 2
+        with pytest.raises(KeyError):
+            stream.take(0)
+        assert feeder.count("taken") == 3
+
+    def test_the_feeder_hears_of_what_comes_and_what_is_taken(self):
+        stream, feeder = streams()
+        stream.accept(0, [1, 2, 3], {})
+        stream.fail(3, 5, KeyError())
+        assert feeder.count("arrived") == 5
+        assert feeder.count("taken") == 0
+        stream.take(0)
+        assert feeder.count("taken") == 1
+
+    def test_before_it_waits_it_has_handed_over_what_was_drawn(self):
+        stream, feeder = streams()
+        with pytest.raises(MpTimeoutError):
+            stream.take(0)
+        assert feeder.calls == ["flush"]
+
+    def test_waiting_ends_in_time(self):
+        stream, _ = streams()
+        results = IMapIterator(stream)
+        for timeout in (0, 0.01, -1):
+            with pytest.raises(MpTimeoutError):
+                results.next(timeout)
+
+    def test_a_result_wakes_who_waits(self):
+        stream, _ = streams()
+        threading.Timer(0.02, stream.accept, [0, ["a"], {}]).start()
+        assert stream.take(20) == "a"
+
+    def test_several_may_take(self):
+        stream, _ = streams()
+        taken, threads = [], []
+        for _ in range(4):
+            thread = threading.Thread(target=lambda: taken.extend(IMapIterator(stream)))
+            thread.start()
+            threads.append(thread)
+        stream.accept(0, list(range(100)), {})
+        stream.done()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(taken) == list(range(100))
+
+    def test_what_the_iterable_raised_comes_last_and_once(self):
+        stream, feeder = streams()
+        stream.accept(0, [1], {})
+        feeder.error = KeyError("iterable")
+        stream.done()
+        results = IMapIterator(stream)
+        assert next(results) == 1
+        with pytest.raises(KeyError, match="iterable"):
+            next(results)
+        with pytest.raises(StopIteration):
+            next(results)
+
+    def test_with_the_pool_broken_what_came_is_handed_out_before_the_error(self):
+        stream, feeder = streams()
+        stream.accept(0, [1], {})
+        stream.broken(TerminatedError("over"))
+        assert feeder.calls[-1] == "stop"
+        results = IMapIterator(stream)
+        assert next(results) == 1
+        with pytest.raises(TerminatedError):
+            next(results)
+        with pytest.raises(StopIteration):
+            next(results)
+
+    def test_broken_before_it_has_a_feeder_that_one_is_stopped(self):
+        stream, feeder = Stream(), FakeFeeder()
+        stream.broken(TerminatedError("over"))
+        stream.attach(feeder)
+        assert feeder.calls == ["stop"]
+
+    def test_without_a_feeder_it_works_all_the_same(self):
+        stream = Stream()
+        stream.broken(TypeError("cannot be pickled"))
+        stream.hurry()
+        with pytest.raises(TypeError):
+            stream.take(0)
+
+
+class TestIteratorsThatAreLeft:
+    def test_never_asked_everything_is_run_for_its_effects_and_results_are_dropped(self):
+        stream, feeder = streams()
+        results = IMapIterator(stream)
+        del results
+        gc.collect()
+        assert feeder.calls == ["hurry"]
+        stream.accept(0, [bytes(1000)] * 10, {})
+        assert not stream._ready
+        assert feeder.count("arrived") == 10
+
+    def test_left_in_the_middle_nothing_more_is_drawn_until_the_pool_is_joined(self):
+        stream, feeder = streams()
+        results = IMapIterator(stream)
+        stream.accept(0, [1, 2], {})
+        next(results)
+        del results
+        gc.collect()
+        assert "hurry" not in feeder.calls
+        stream.accept(2, [3], {})
+        assert not stream._ready
+        stream.hurry()
+        assert feeder.calls[-1] == "hurry"
+
+    def test_an_iterator_keeps_its_pool_alive(self):
+        pool = Something()
+        alive = weakref.ref(pool)
+        stream, _ = streams()
+        results = IMapIterator(stream, pool)
+        del pool
+        assert alive() is not None
+        del results
+        assert alive() is None
+
+    def test_collected_within_a_section_that_holds_its_lock_nothing_hangs(self):
+        stream, _ = streams()
+        results = IMapIterator(stream)
+        with stream._changed:
+            del results
+            gc.collect()
+
+
+def test_each_kind_has_a_repr():
+    for thing in (AsyncResult(Ran()), MapResult(1, Ran()), IMapIterator(Stream())):
+        assert type(thing).__name__ in repr(thing)
