@@ -266,10 +266,19 @@ def test_three_writers_and_three_readers_lose_and_double_nothing():
     assert collections.Counter(item for part in got for item in part) == {
         (name, number): 1 for name in range(3) for number in range(count)
     }
-    for part in got:
-        for name in range(3):
-            mine = [number for writer, number in part if writer == name]
-            assert mine == sorted(mine)
+
+
+def test_a_reader_gets_what_each_writer_put_in_its_order():
+    one, results, count = fiber.Queue(), fiber.Queue(), 2000
+    reader = start(get_all, one, results)
+    writers = [start(put_range, one, name, count) for name in range(3)]
+    finish(*writers)
+    one.put(None)
+    got = results.get(timeout=PATIENCE)
+    finish(reader)
+
+    for name in range(3):
+        assert [number for writer, number in got if writer == name] == list(range(count))
 
 
 def test_maxsize_holds_writers_elsewhere_back():
