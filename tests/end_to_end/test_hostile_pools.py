@@ -1,0 +1,473 @@
+"""Pools in bad company: iterables, callbacks, results and exceptions that misbehave."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import pickle
+import sys
+import threading
+import time
+import weakref
+from multiprocessing.pool import MaybeEncodingError
+
+import numpy as np
+import psutil
+import pytest
+
+import fiber
+import pool_tasks as tasks
+from fiber.dispatch.functions import Functions
+from fiber.dispatch.master import Dispatcher
+from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
+
+
+def feeders():
+    return [thread for thread in threading.enumerate() if thread.name == "fiber-feeder"]
+
+
+def until(condition, patience=30):
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def pool():
+    with fiber.Pool(2) as pool:
+        yield pool
+    pool.join()
+
+
+class TestResults:
+    def test_one_that_cannot_be_read_is_the_error_of_its_own_caller(self, pool):
+        results = pool.imap(functools.partial(tasks.refuse_at, bad=40), range(200))
+        good, bad = [], []
+        while True:
+            try:
+                good.append(next(results))
+            except StopIteration:
+                break
+            except MaybeEncodingError as error:
+                bad.append(error)
+        assert good == [[n] for n in range(200) if n != 40]
+        assert "refuses to be read" in str(bad[0])
+        assert len(bad) == 1
+
+    def test_one_that_ends_its_reader_ends_nobody(self, pool):
+        with pytest.raises(MaybeEncodingError):
+            pool.apply(tasks.Refuses, kwds={"exits": True})
+        assert pool.apply(tasks.same, (1,)) == 1
+
+    @pytest.mark.parametrize("chunksize", [1, None])
+    def test_one_that_goes_on_changing_arrives_as_it_was(self, chunksize):
+        with fiber.Pool(1) as pool:
+            results = pool.map(tasks.grow, range(300), chunksize)
+        assert [len(result) for result in results] == list(range(1, 301))
+
+    def test_arrays_can_be_written_to_wherever_they_arrive(self, pool):
+        for size in (10, 10_000, 1_000_000):
+            closed = np.zeros(size)
+
+            def work(array, closed=closed):
+                closed += 1
+                array += 1
+                return array
+
+            results = pool.map(work, [np.zeros(size)] * 4, 1)
+            assert all(result.flags.writeable and result[0] == 1 for result in results)
+
+    def test_an_argument_that_cannot_be_read_is_the_error_of_its_own_item(self, pool):
+        pool.map(tasks.same, range(2000))
+        items = [*range(100), tasks.Refuses(), *range(100)]
+        results = pool.imap(tasks.same, items)
+        got = [next(results) for _ in range(100)]
+        with pytest.raises(ValueError, match="refuses to be read"):
+            next(results)
+        assert got == list(range(100))
+        assert list(results) == list(range(100))
+
+
+class TestFunctions:
+    def test_one_that_cannot_be_pickled_is_told_by_the_result_and_the_callback(self, pool):
+        seen = []
+        bad = functools.partial(tasks.same, (i for i in "x"))
+        result = pool.apply_async(bad, error_callback=seen.append)
+        with pytest.raises(TypeError, match="pickle"):
+            result.get(30)
+        with pytest.raises(TypeError, match="pickle"):
+            next(pool.imap(bad, [1]))
+        until(lambda: seen)
+
+    def test_a_large_closure_crosses_once_to_each_worker(self, pool, monkeypatch):
+        from fiber.transport.endpoint import Peer
+
+        sent = []
+        send = Peer.send
+
+        def count(self, kind, target, number, segments=()):
+            sent.append(sum(len(segment) for segment in segments))
+            return send(self, kind, target, number, segments)
+
+        monkeypatch.setattr(Peer, "send", count)
+        size = 16 * 2**20
+        array = np.ones(size // 8)
+
+        def total(x):
+            return x + array[0]
+
+        for _ in range(3):
+            assert pool.map(total, range(200)) == [n + 1 for n in range(200)]
+        assert size <= sum(sent) < 2 * size + 2**20
+
+    def test_those_that_a_worker_had_to_drop_are_sent_again(self, monkeypatch):
+        missed = []
+        answer = Dispatcher._missing
+        monkeypatch.setattr(
+            Dispatcher, "_missing", lambda *args: missed.append(args) or answer(*args)
+        )
+
+        def limited():
+            # as small a cache as there can be, in the worker that is there already
+            (found,) = (f for f in gc.get_objects() if isinstance(f, Functions))
+            found.__init__(2**16, 2**16)
+
+        big = [bytes([n]) * 2**16 for n in range(3)]
+        functions = [lambda x, b=b: (x, b[0]) for b in big]
+        with fiber.Pool(1, initializer=limited) as pool:
+            for _ in range(3):
+                for number, function in enumerate(functions):
+                    assert pool.apply(function, (5,)) == (5, number)
+        assert len(missed) == 6
+
+
+class TestIterables:
+    def test_an_endless_one_is_drawn_a_bounded_number_ahead(self, pool):
+        drawn = itertools.count()
+        results = pool.imap(tasks.same, drawn)
+        assert [next(results) for _ in range(500)] == list(range(500))
+        assert next(drawn) < 500 + 4096 + 128
+
+    def test_large_items_of_an_endless_one_are_held_by_their_size(self, pool):
+        drawn = []
+
+        def blocks():
+            while True:
+                drawn.append(1)
+                yield bytes(4 * 2**20)
+
+        results = pool.imap(len, blocks())
+        assert [next(results) for _ in range(80)] == [4 * 2**20] * 80
+        assert len(drawn) <= 80 + 64 + 4
+
+    def test_the_next_item_may_depend_on_the_last_result(self, pool):
+        results, last = None, [0]
+
+        def items():
+            for _ in range(50):
+                yield last[0]
+                while not seen:
+                    time.sleep(0.0005)
+                seen.clear()
+
+        seen = []
+        results = pool.imap(lambda x: x + 1, items())
+        for _ in range(50):
+            last[0] = next(results)
+            seen.append(1)
+        assert last[0] == 50
+
+    def test_also_while_the_pool_is_busy_with_a_large_map(self, pool):
+        big = pool.map_async(tasks.nap, [0.002] * 2000)
+        asked, answers = threading.Semaphore(0), []
+
+        def items():
+            for number in range(5):
+                yield number
+                assert asked.acquire(timeout=30)
+
+        for result in pool.imap(tasks.same, items()):
+            answers.append(result)
+            asked.release()
+        assert answers == [0, 1, 2, 3, 4]
+        assert not big.ready()
+
+    def test_one_may_use_the_pool_itself(self, pool):
+        def items():
+            for number in range(5):
+                yield pool.apply(tasks.same, (number,))
+
+        assert list(pool.imap(tasks.same, items())) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt])
+    def test_what_one_raises_is_raised_to_the_consumer(self, pool, error):
+        def items():
+            yield 1
+            raise error
+
+        results = pool.imap_unordered(tasks.same, items())
+        assert next(results) == 1
+        with pytest.raises(error):
+            next(results)
+        assert pool.apply(tasks.same, (2,)) == 2
+
+    def test_what_is_no_iterable_is_told_when_results_are_asked_for(self, pool):
+        with pytest.raises(TypeError, match="iterable"):
+            next(pool.imap(tasks.same, 5))
+        with pytest.raises(TypeError, match="iterable"):
+            pool.map(tasks.same, 5)
+
+    def test_a_consumer_that_stops_early_leaves_nothing_at_the_end_of_the_pool(self):
+        with fiber.Pool(2) as pool:
+            results = pool.imap_unordered(tasks.same, itertools.count())
+            for _, _ in zip(range(10), results, strict=False):
+                pass
+            del results
+            assert feeders()
+        until(lambda: not feeders())
+
+    def test_one_that_waits_for_ever_does_not_keep_the_pool_from_ending(self):
+        go_on = threading.Event()
+
+        def items():
+            yield 1
+            go_on.wait(60)
+            yield 2
+
+        with fiber.Pool(2) as pool:
+            results = pool.imap(tasks.same, items())
+            assert next(results) == 1
+        with pytest.raises(TerminatedError):
+            next(results)
+        go_on.set()
+        until(lambda: not feeders())
+
+    def test_results_that_nobody_takes_are_run_for_their_effects(self, tmp_path):
+        path = tmp_path / "ran"
+        work = functools.partial(tasks.note, str(path))
+        with fiber.Pool(2) as pool:
+            pool.imap_unordered(work, range(500))
+            until(lambda: len(tasks.executions(path)) == 500)
+            results = pool.imap(work, range(500, 1000))
+            assert next(results) == 500
+            pool.close()
+            pool.join()
+            assert list(results) == list(range(501, 1000))
+        assert sorted(tasks.executions(path)) == list(range(1000))
+
+    def test_joined_in_the_middle_the_rest_is_drawn_and_kept(self):
+        pool = fiber.Pool(2)
+        results = pool.imap(tasks.same, range(10_000))
+        assert next(results) == 0
+        pool.close()
+        pool.join()
+        assert list(results) == list(range(1, 10_000))
+
+
+class TestCallbacks:
+    def test_one_that_raises_does_no_harm(self, pool, monkeypatch):
+        raised = []
+        monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
+
+        def fail(_):
+            raise SystemExit(3)
+
+        assert pool.apply_async(tasks.same, (1,), callback=fail).get(30) == 1
+        done = threading.Event()
+        pool.apply_async(tasks.same, (1,), callback=lambda _: done.set())
+        assert done.wait(30)
+        assert raised == [SystemExit]
+
+    def test_one_may_use_the_pool(self, pool):
+        got, done = [], threading.Event()
+
+        def again(value):
+            got.append(pool.map(tasks.same, range(value)))
+            done.set()
+
+        pool.apply_async(tasks.same, (5,), callback=again)
+        assert done.wait(30)
+        assert got == [[0, 1, 2, 3, 4]]
+
+    @pytest.mark.parametrize("method", ["close", "terminate"])
+    def test_one_may_end_the_pool(self, method):
+        pool, ended = fiber.Pool(2), threading.Event()
+
+        def end(_):
+            getattr(pool, method)()
+            pool.join()
+            ended.set()
+
+        pool.apply_async(tasks.same, (1,), callback=end)
+        assert ended.wait(30)
+        pool.join()
+        with pytest.raises(ValueError, match="not running"):
+            pool.apply(tasks.same, (1,))
+
+    def test_all_have_run_when_join_returns(self):
+        seen = []
+        pool = fiber.Pool(2)
+        for number in range(200):
+            pool.apply_async(tasks.same, (number,), callback=seen.append)
+        pool.close()
+        pool.join()
+        assert sorted(seen) == list(range(200))
+
+
+class TestEnding:
+    def test_from_several_threads_at_once(self):
+        pool = fiber.Pool(2)
+        results = [pool.map_async(tasks.nap, [0.01] * 20) for _ in range(3)]
+        errors = []
+
+        def end(method):
+            try:
+                getattr(pool, method)()
+                pool.join()
+            except BaseException as error:
+                errors.append(error)
+
+        methods = ["close", "terminate", "close", "terminate"]
+        threads = [threading.Thread(target=end, args=(method,)) for method in methods]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert errors == []
+        for result in results:
+            assert result.ready()
+
+    def test_calls_made_meanwhile_end_too(self):
+        for _ in range(5):
+            pool, ends = fiber.Pool(1), []
+
+            def call(pool=pool, ends=ends):
+                while True:
+                    try:
+                        pool.map(tasks.same, range(3))
+                    except (ValueError, TerminatedError) as error:
+                        ends.append(error)
+                        return
+
+            threads = [threading.Thread(target=call) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            pool.terminate()
+            pool.join()
+            for thread in threads:
+                thread.join(30)
+                assert not thread.is_alive()
+            assert len(ends) == 4
+
+    def test_closed_while_threads_call_join_waits_for_what_was_taken_on(self):
+        pool, got, ends = fiber.Pool(2), [], []
+
+        def call():
+            while True:
+                try:
+                    got.append(pool.map(tasks.same, range(3)))
+                except ValueError as error:
+                    ends.append(error)
+                    return
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        until(lambda: got)
+        pool.close()
+        pool.join()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert len(ends) == 4
+        assert got == [[0, 1, 2]] * len(got)
+
+    @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
+    def test_a_pool_lives_as_long_as_a_result_is_awaited(self):
+        assert fiber.Pool(1).map_async(tasks.same, range(5)).get(30) == [0, 1, 2, 3, 4]
+        assert list(fiber.Pool(1).imap(tasks.same, range(5))) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
+    def test_a_pool_that_was_forgotten_ends_by_itself(self):
+        pool = fiber.Pool(2)
+        pool.map(tasks.same, range(10))
+        workers = [process.pid for process in pool._pool]
+        alive = weakref.ref(pool)
+        del pool
+        gc.collect()
+        assert alive() is None
+        until(lambda: not any(psutil.pid_exists(pid) for pid in workers))
+
+    @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
+    def test_one_that_is_collected_on_the_handlers_thread_does_not_stop_it(self):
+        done = threading.Event()
+        fiber.Pool(1).apply_async(tasks.same, (1,), callback=lambda _: done.set())
+        assert done.wait(30)
+        until(lambda: not any(t.name.startswith("fiber-pool") for t in threading.enumerate()))
+        with fiber.Pool(1) as pool:
+            assert pool.apply(tasks.same, (2,)) == 2
+
+    def test_terminated_results_are_errors_for_whoever_waits(self):
+        pool = fiber.Pool(2)
+        one = pool.apply_async(tasks.nap, (60,))
+        many = pool.map_async(tasks.nap, [60] * 3)
+        stream = pool.imap(tasks.nap, [60] * 3)
+        pool.terminate()
+        pool.join()
+        for wait in (one.get, many.get, lambda: next(stream)):
+            with pytest.raises(TerminatedError):
+                wait()
+
+    def test_terminate_and_join_may_be_called_again(self):
+        pool = fiber.Pool(1)
+        for _ in range(2):
+            pool.terminate()
+            pool.join()
+        pool.close()
+        pool.join()
+
+
+class TestExceptions:
+    @pytest.mark.parametrize(
+        "kind,reason",
+        [(KeyboardInterrupt, "EXIT(1)"), (GeneratorExit, "EXIT(1)"), (BaseException, "EXIT(1)")],
+    )
+    def test_what_is_no_exception_ends_the_worker_and_is_told_in_the_end(self, pool, kind, reason):
+        with pytest.raises(WorkerCrashedError) as caught:
+            pool.apply(tasks.raise_it, (kind,))
+        assert [str(attempt.reason) for attempt in caught.value.attempts] == [reason] * 3
+        tail = "\n".join(caught.value.attempts[0].log_tail)
+        assert "on purpose" in tail
+        assert pool.apply(tasks.same, (1,)) == 1
+
+    @pytest.mark.parametrize("code", [0, 7])
+    def test_a_task_that_leaves_is_told_with_its_code(self, pool, code):
+        with pytest.raises(WorkerCrashedError) as caught:
+            pool.apply(tasks.leave, (code,))
+        assert {str(attempt.reason) for attempt in caught.value.attempts} == {f"EXIT({code})"}
+
+    def test_a_crash_can_be_pickled_with_its_attempts(self, pool):
+        with pytest.raises(WorkerCrashedError) as caught:
+            pool.map(tasks.leave, [3])
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert str(copy) == str(caught.value)
+        assert copy.attempts == caught.value.attempts
+
+    def test_a_crash_in_a_pool_of_a_worker_reaches_the_top(self, pool):
+        def inner(_):
+            with fiber.Pool(1, max_attempts=1) as own:
+                own.apply(tasks.leave, (3,))
+
+        with pytest.raises(WorkerCrashedError) as caught:
+            pool.apply(inner, (1,))
+        assert len(caught.value.attempts) == 1
+
+    def test_an_initializer_that_leaves_is_told_not_waited_for(self):
+        with fiber.Pool(1, initializer=sys.exit, initargs=(4,)) as pool:
+            with pytest.raises(StartError, match="6 workers in a row"):
+                pool.apply(tasks.same, (1,))
+            with pytest.raises(StartError):
+                pool.apply_async(tasks.same, (1,))

@@ -1,0 +1,109 @@
+"""What pools are given to do in tests, in a module that a fresh worker imports in no time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_state: list[int] = []
+
+
+def same(x: Any) -> Any:
+    """What it was given."""
+    return x
+
+
+def pid(_: Any = None) -> int:
+    """The worker that ran it."""
+    return os.getpid()
+
+
+def nap(seconds: float) -> float:
+    """Sleep."""
+    time.sleep(seconds)
+    return seconds
+
+
+def nap_and_tell(seconds: float) -> int:
+    """Sleep; the worker that ran it."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def note(path: str, number: int) -> int:
+    """Append the number to a file: each line is one execution."""
+    # opened for appending, a short write is whole
+    with open(path, "a") as stream:
+        stream.write(f"{number}\n")
+    return number
+
+
+def note_and_nap(path: str, number: int, seconds: float) -> int:
+    """The same, and sleep."""
+    note(path, number)
+    time.sleep(seconds)
+    return number
+
+
+def note_and_die(path: str, number: int, bad: int) -> int:
+    """The same; at the bad number its worker dies."""
+    note(path, number)
+    if number == bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    return number
+
+
+def executions(path: Path) -> list[int]:
+    """Which numbers were noted, in order."""
+    with contextlib.suppress(FileNotFoundError):
+        return [int(line) for line in path.read_text().split()]
+    return []
+
+
+def raise_it(kind: type[BaseException]) -> None:
+    """Raise."""
+    raise kind("on purpose")
+
+
+def leave(code: int) -> None:
+    """End the worker as a program ends."""
+    sys.exit(code)
+
+
+def grow(x: int) -> list[int]:
+    """Results that go on changing: the same list with one more."""
+    _state.append(x)
+    return _state
+
+
+class Refuses:
+    """Cannot be unpickled where it arrives."""
+
+    def __init__(self, *, exits: bool = False) -> None:
+        self.exits = exits
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["exits"]:
+            sys.exit(3)
+        raise ValueError("refuses to be read")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"exits": self.exits}
+
+
+def refuse_at(number: int, bad: int) -> Any:
+    """A result that cannot be read at the bad number."""
+    return Refuses() if number == bad else [number]
+
+
+def fail_at(number: int, bad: int) -> int:
+    """Raise at the bad number."""
+    if number == bad:
+        raise ValueError(f"bad {number}")
+    return number
