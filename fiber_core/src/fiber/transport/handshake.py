@@ -26,6 +26,7 @@ from typing import Any
 
 import attrs
 
+from fiber._version import __version__
 from fiber.exceptions import HandshakeError
 from fiber.transport import wire
 from fiber.transport.identity import Credentials
@@ -59,7 +60,7 @@ class Hello:
             ident=ident,
             pid=os.getpid(),
             host=platform.node(),
-            fiber=metadata.version("fiber-core"),
+            fiber=__version__,
             python=f"{sys.version_info[0]}.{sys.version_info[1]}",
             cloudpickle=metadata.version("cloudpickle"),
         )
