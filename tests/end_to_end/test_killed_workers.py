@@ -76,7 +76,7 @@ def maps_right_under(signum: int, full: int, name: str, note: Callable[..., None
                     maps += 1
         assert pool.map(work, range(100)) == WANT[:100]
     pool.join()
-    note(signal=signum, hit=killer.hit, maps=maps)
+    note(signal=int(signum), hit=killer.hit, maps=maps)
 
 
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
