@@ -75,7 +75,7 @@ def test_files(tmp_path):
 
 def test_resources():
     assert run(programs.allocate(1)).returncode == 0
-    assert float(run(programs.burn(1, 0.1)).stdout) > 0
+    assert float(run(programs.burn(1, 1.0)).stdout) > 0
 
 
 @pytest.mark.parametrize(
