@@ -133,7 +133,8 @@ class TestArrays:
         for key, array in back.items():
             assert np.array_equal(array, value[key])
             assert array.flags.writeable
-            assert array.ctypes.data % 16 == 0
+            # an empty one has no place
+            assert array.ctypes.data % 16 == 0 or not count
 
     def test_what_could_not_be_written_to_cannot_be_there(self):
         array = np.arange(10)
