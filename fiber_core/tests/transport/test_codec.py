@@ -11,7 +11,7 @@ from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elsewhere import Elsewhere
@@ -53,6 +53,7 @@ def typed(source, **known):
 
 @pytest.mark.usefixtures("_either_way")
 class TestValues:
+    @settings(max_examples=25)
     @given(
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
