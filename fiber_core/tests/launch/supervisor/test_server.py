@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import layout
 from fiber.launch.supervisor.journal import read_journal
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, until_gone
@@ -19,7 +18,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 MASTER = """
 import os, sys, time
-sys.path[:0] = {path!r}
+sys.path[:] = {path!r}
 from pathlib import Path
 from supervised import Supervised
 
@@ -49,8 +48,7 @@ def master(tmp_path):
         folder = tmp_path / "run"
         folder.mkdir()
         script = tmp_path / "master.py"
-        path = [str(layout.ROOT / "tests" / "support")]
-        script.write_text(MASTER.format(path=path, before=before, after=after))
+        script.write_text(MASTER.format(path=sys.path, before=before, after=after))
         reader, writer = os.pipe()
         program = subprocess.Popen(
             [sys.executable, str(script), str(folder), str(writer)],

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-import layout
 from fiber.exceptions import BackendUnavailableError
 from fiber.launch.supervisor.messages import SupervisorOptions
 from fiber.launch.supervisor.start import start_supervisor
@@ -34,7 +33,7 @@ def test_it_ends_when_whoever_started_it_has_gone(tmp_path):
 def test_options_of_the_interpreter_are_its_own(tmp_path, flags):
     script = tmp_path / "master.py"
     script.write_text(
-        f"import sys; sys.path[:0] = {[str(layout.ROOT / 'tests' / 'support')]!r}\n"
+        f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from supervised import Supervised\n"
         "with Supervised(Path(sys.argv[1])) as supervised:\n"
@@ -55,7 +54,7 @@ def test_standard_streams_may_be_closed(tmp_path):
     script = tmp_path / "master.py"
     script.write_text(
         "import os, sys\n"
-        f"sys.path[:0] = {[str(layout.ROOT / 'tests' / 'support')]!r}\n"
+        f"sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "for number in range(3): os.close(number)\n"
         "from supervised import Supervised\n"

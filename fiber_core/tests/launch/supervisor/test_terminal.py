@@ -8,11 +8,10 @@ import textwrap
 
 import pytest
 
-import layout
 
 MASTER = """
 import os, sys
-sys.path[:0] = {path!r}
+sys.path[:] = {path!r}
 from pathlib import Path
 from supervised import Supervised
 
@@ -32,8 +31,7 @@ def program(tmp_path):
 
     def start(body):
         script = tmp_path / "master.py"
-        path = [str(layout.ROOT / "tests" / "support")]
-        script.write_text(MASTER.format(path=path, body=textwrap.dedent(body)))
+        script.write_text(MASTER.format(path=sys.path, body=textwrap.dedent(body)))
         reader, writer = os.pipe()
         program = subprocess.Popen(
             [sys.executable, str(script), str(tmp_path), str(writer)],

@@ -36,10 +36,15 @@ def start_supervisor(
         # where standard streams are closed, the pair got their numbers
         descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     python = executable or sys.executable
-    argv = [python, *_interpreter_options(), "-c", _program(descriptor)]
+    folder = _folder()
+    argv = [python, *_interpreter_options(), "-c", _program(descriptor, folder)]
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+            pass_fds=[descriptor],
+            start_new_session=True,
         )
     except OSError as error:
         ours.close()
@@ -58,10 +63,18 @@ def start_supervisor(
     return ours, process
 
 
-def _program(descriptor: int) -> str:
-    # the path is needed before anything of ours can be imported; '' would mean another folder
-    # once somebody changes the working directory
-    path = [entry or str(Path.cwd()) for entry in sys.path]
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # it was removed; some interpreters cannot even start in such a place
+        return "/"
+
+
+def _program(descriptor: int, folder: str) -> str:
+    # the path is needed before anything of ours can be imported; relative entries would mean
+    # another folder once somebody changes the working directory
+    path = [str(Path(folder, entry)) for entry in sys.path]
     return (
         f"import sys; sys.path[:] = {path!r}; "
         f"from fiber.launch.supervisor.main import main; main({descriptor})"
