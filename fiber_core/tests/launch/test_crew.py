@@ -214,6 +214,25 @@ def test_a_loss_is_told_with_its_counts_and_an_end_that_was_wished_for_is_not(wo
     assert len(world.runtime.notified) == 1
 
 
+def test_one_whose_end_was_told_before_its_first_words_were_read_keeps_no_work(worlds):
+    world = worlds(size=1)
+    world.begin(1)
+    world.children[0].tell(RUNNING)
+    world.children[0].tell(KILLED)
+    until(lambda: len(world.children) == 2)
+    sink = Sink()
+    world.call([5], sink)
+    # while another one is being started, it might be that one
+    world.crew.fleet._roster.starting += 1
+    zombie = FakePeer("0")
+    world.say(zombie, Kind.ASK, [protocol.ask(1)])
+    world.crew.fleet._roster.starting -= 1
+    assert zombie.of_kind(Kind.TASKS)
+    world.crew.dispatcher.on_peer_lost(zombie)
+    world.up()
+    assert world.peers["1"].of_kind(Kind.TASKS)
+
+
 def test_a_quota_that_is_done_is_no_loss(worlds):
     world = worlds(size=1, quota=1)
     world.begin(1)

@@ -191,7 +191,12 @@ class Crew:
 
     def is_cut(self, ident: str) -> None:
         """A worker's connection ended."""
-        self._fleet_of(ident).is_cut(ident)
+        fleet = self._fleet_of(ident)
+        if fleet.has(ident):
+            fleet.is_cut(ident)
+        else:
+            # its end was told before its first words were read, and nobody will tell it again
+            self.dispatcher.lost(ident, None, counts=False)
 
     def is_retired(self, ident: str) -> None:
         """A worker was told to exit."""
