@@ -37,6 +37,7 @@ class Link:
     ) -> None:
         self.url = url
         self._max_frame = max_frame
+        self._room = max_frame - wire.HEADER.size
         self._taken = 0
         self._told = 0
         self._large = threading.Lock()
@@ -76,13 +77,13 @@ class Link:
         Raises:
             PeerLostError: the other side is gone.
         """
-        frames = list(wire.split(kind, target, number, segments, max_frame=self._max_frame))
-        if len(frames) == 1:
-            self._transmit(*frames[0])
+        size = sum(map(len, segments))
+        if size <= self._room:
+            self._transmit(kind, target, number, size, segments)
             return
         # one large message at a time, so that the other side has but one to put together
         with self._large:
-            for frame in frames:
+            for frame in wire.split(kind, target, number, segments, max_frame=self._max_frame):
                 self._transmit(*frame)
 
     def receive(self, timeout: float | None = None) -> Message | None:
@@ -148,7 +149,8 @@ class Link:
             if self.lost:
                 raise PeerLostError(self._gone()) from error
             raise
-        self._told = max(self._told, taken)
+        if taken > self._told:
+            self._told = taken
 
     def _take(self, data: wire.Buffer) -> Message | None:
         frame = wire.parse(data)

@@ -145,7 +145,7 @@ def _build(pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> Any:
     _check(lib.nng_msg_alloc(holder, 0))
     message = holder[0]
     try:
-        _check(lib.nng_msg_reserve(message, len(head) + sum(len(piece) for piece in pieces)))
+        _check(lib.nng_msg_reserve(message, len(head) + sum(map(len, pieces))))
         _check(lib.nng_msg_append(message, head, len(head)))
         for piece in pieces:
             if len(piece):
