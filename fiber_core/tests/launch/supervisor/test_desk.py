@@ -7,6 +7,7 @@ import pytest
 from fiber.exceptions import SubmitError
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.client import UnknownDevicesError
+from fiber.launch.supervisor.protocol import encode
 from fiber.model import Device, JobState, Reason, ReasonKind, ResourceRequest
 from supervised import is_alive, until_gone
 
@@ -134,9 +135,11 @@ def test_twenty_threads_submit_a_hundred_jobs(supervised):
     }
 
 
-def test_a_request_nobody_knows_is_refused(supervised):
-    with pytest.raises(SubmitError, match="does not know what Request is"):
-        supervised.client._ask(lambda number: messages.Request(number=number))
+def test_one_who_says_what_only_a_supervisor_says_is_cut_off(supervised):
+    supervised.client._connection._channel.sendall(encode(messages.Pong()))
+
+    # the end of the master's channel is no proof of its death, and no reason to live either
+    assert supervised.reasons.get(timeout=30)
 
 
 def test_devices_of_a_kind_that_was_never_offered_are_named(supervised):

@@ -8,7 +8,6 @@ import textwrap
 
 import pytest
 
-
 MASTER = """
 import os, sys
 sys.path[:] = {path!r}

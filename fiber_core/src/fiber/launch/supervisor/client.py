@@ -118,7 +118,7 @@ class SupervisorClient:
         """Signal one process of a job or all; those that have ended are no error."""
         self._ask(
             lambda number: messages.Signal(
-                number=number, job_id=job_id, index=index, signum=int(signum), group=group
+                number=number, job_id=job_id, process=index, signum=int(signum), group=group
             )
         )
 

@@ -244,7 +244,7 @@ class Connection:
                 self._handle(message)
 
     def _handle(self, message: object) -> None:
-        if isinstance(message, messages.Reply):
+        if isinstance(message, messages.REPLIES):
             with self._lock:
                 pending = self._pending.pop(message.number, None)
             if pending is not None:

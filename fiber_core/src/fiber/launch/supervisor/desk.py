@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import attrs
 
-from fiber.exceptions import ResourceError
+from fiber.exceptions import ResourceError, WireError
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.channel import Channel
 from fiber.launch.supervisor.devices import DeviceQueue
@@ -21,7 +21,7 @@ from fiber.model import Allocation
 
 __all__ = ["Desk"]
 
-_R = TypeVar("_R", bound=messages.Request)
+_R = TypeVar("_R", bound="messages.Request")
 
 
 class Desk:
@@ -68,16 +68,19 @@ class Desk:
         }
 
     def handle(self, channel: Channel, message: object) -> None:
-        """Carry out one message."""
+        """Carry out one message.
+
+        Raises:
+            WireError: nobody but a supervisor says that.
+        """
         if isinstance(message, messages.Ping):
             channel.send(messages.Pong())
             return
         handler = self._handlers.get(type(message))
-        if handler is not None:
-            handler(channel, message)
-        elif isinstance(message, messages.Request):
-            words = f"a supervisor does not know what {type(message).__name__} is"
-            self._refuse(channel, message, messages.Why.REQUEST, words)
+        if handler is None:
+            msg = f"a supervisor does not know what {type(message).__name__} is"
+            raise WireError(msg)
+        handler(channel, message)
 
     def close(self, words: str) -> None:
         """Refuse all further jobs."""
@@ -163,7 +166,7 @@ class Desk:
     def _signal(self, channel: Channel, message: messages.Signal) -> None:
         entry = self._entry(channel, message.job_id)
         if entry is not None:
-            self._runner.signal(entry, message.index, message.signum, group=message.group)
+            self._runner.signal(entry, message.process, message.signum, group=message.group)
         channel.send(messages.Done(number=message.number))
 
     def _terminate(self, channel: Channel, message: messages.Terminate) -> None:
@@ -206,7 +209,7 @@ class Desk:
     def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
         if channel.owner is not None:
             words = f"only the master of a run ends its supervisor, not {channel.owner[0]}"
-            self._refuse(channel, message, messages.Why.REQUEST, words)
+            self._refuse(channel, message, messages.Why.SUBMIT, words)
             return
         self._on_shutdown(lambda: channel.send(messages.Done(number=message.number)))
 

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 
 __all__ = ["ProcessWatch", "adopt_orphans", "die_with_parent", "private_descriptor", "set_title"]
 
@@ -62,6 +61,8 @@ def private_descriptor(data: bytes, folder: str) -> int:
     if sys.platform == "linux":
         descriptor = os.memfd_create("fiber-private", os.MFD_CLOEXEC)
     else:
+        import tempfile
+
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             descriptor = os.dup(file.fileno())
     view = memoryview(data)

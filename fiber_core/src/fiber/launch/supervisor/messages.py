@@ -1,15 +1,19 @@
-"""What a supervisor and the holders of its channels say to each other."""
+"""What a supervisor and the holders of its channels say to each other.
+
+Messages are named tuples and no attrs classes: every program that starts a job defines them first,
+and two dozen attrs classes take ten milliseconds of that.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-
-import attrs
+from typing import NamedTuple
 
 from fiber.model import Device, JobSpec, JobStatus
 
 __all__ = [
+    "REPLIES",
     "Accepted",
     "Devices",
     "Done",
@@ -34,9 +38,11 @@ __all__ = [
     "Why",
 ]
 
+_NOTHING: Mapping[str, str] = {}
+_NO_STATUSES: Mapping[str, JobStatus] = {}
 
-@attrs.frozen(kw_only=True)
-class SupervisorOptions:
+
+class SupervisorOptions(NamedTuple):
     """The first frame on a supervisor's first channel: what it shall be."""
 
     #: the run it serves
@@ -59,111 +65,115 @@ class SupervisorOptions:
     tail: int = 20
 
 
-@attrs.frozen(kw_only=True)
-class Request:
-    """Something asked of a supervisor; each gets one :class:`Reply` with its number."""
-
-    #: unique among the requests on its channel
-    number: int
+# -- requests: each has a number, unique on its channel, and gets one reply with that number -------
 
 
-@attrs.frozen(kw_only=True)
-class Submit(Request):
+class Submit(NamedTuple):
     """Start a job."""
 
+    #: of this request
+    number: int
     #: the job
     spec: JobSpec
     #: the submitter's environment, before the spec's changes
-    environ: Mapping[str, str] = attrs.field(repr=False)
+    environ: Mapping[str, str]
     #: the submitter's working directory, for a spec that names none
     cwd: str
 
+    def __repr__(self) -> str:
+        # an environment is full of secrets
+        return f"Submit(number={self.number}, spec={self.spec})"
 
-@attrs.frozen(kw_only=True)
-class Signal(Request):
+
+class Signal(NamedTuple):
     """Send a signal; processes that have ended are no error."""
 
+    #: of this request
+    number: int
     #: whose
     job_id: str
-    #: one of its processes; None for all
-    index: int | None
+    #: position of one of its processes; None for all
+    process: int | None
     #: the signal
     signum: int
     #: True for the whole process group, False for the process alone
     group: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class Terminate(Request):
+class Terminate(NamedTuple):
     """SIGTERM to a job's processes, SIGKILL to their groups after ``grace`` seconds."""
 
+    #: of this request
+    number: int
     #: whose
     job_id: str
     #: seconds between the two
     grace: float
 
 
-@attrs.frozen(kw_only=True)
-class Kill(Request):
+class Kill(NamedTuple):
     """SIGKILL to a job's process groups."""
 
+    #: of this request
+    number: int
     #: whose
     job_id: str
 
 
-@attrs.frozen(kw_only=True)
-class Query(Request):
+class Query(NamedTuple):
     """Ask for the statuses of jobs; :attr:`Done.statuses` has those that are known."""
 
+    #: of this request
+    number: int
     #: which; None for all of this channel
     job_ids: tuple[str, ...] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Preload(Request):
+class Preload(NamedTuple):
     """Import more modules before the next fork; :attr:`Done.words` has the failures."""
 
+    #: of this request
+    number: int
     #: their names
     modules: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
-class Devices(Request):
+class Devices(NamedTuple):
     """The devices of this host of some kinds, with the providers that know their environment."""
 
+    #: of this request
+    number: int
     #: all devices of these kinds
     devices: tuple[Device, ...]
     #: pickled providers by kind, unpickled in the children that get devices and nowhere else
-    providers: Mapping[str, bytes] = attrs.field(repr=False)
+    providers: Mapping[str, bytes]
 
 
-@attrs.frozen(kw_only=True)
-class EndAll(Request):
+class EndAll(NamedTuple):
     """Kill all jobs of this channel; the reply comes once they have ended."""
 
-
-@attrs.frozen(kw_only=True)
-class Shutdown(Request):
-    """Kill all jobs, reply, and end."""
-
-
-@attrs.frozen
-class Ping:
-    """Asks for a sign of life."""
-
-
-@attrs.frozen(kw_only=True)
-class Reply:
-    """Answers the request of the same number."""
-
-    #: the request's
+    #: of this request
     number: int
 
 
-@attrs.frozen(kw_only=True)
-class Accepted(Reply):
+class Shutdown(NamedTuple):
+    """Kill all jobs, reply, and end."""
+
+    #: of this request
+    number: int
+
+
+Request = Submit | Signal | Terminate | Kill | Query | Preload | Devices | EndAll | Shutdown
+
+
+# -- replies ----------------------------------------------------------------------------------------
+
+
+class Accepted(NamedTuple):
     """A job was taken on."""
 
+    #: the request's
+    number: int
     #: its id
     job_id: str
     #: its processes; none yet while it waits for a device
@@ -175,51 +185,60 @@ class Accepted(Reply):
 class Why(enum.Enum):
     """What kind of refusal it is."""
 
-    #: the job cannot be started
+    #: it cannot be done
     SUBMIT = "submit"
     #: devices of these kinds were never offered, see :class:`Devices`; ``words`` has the kinds
     DEVICES = "devices"
-    #: the request makes no sense
-    REQUEST = "request"
 
 
-@attrs.frozen(kw_only=True)
-class Refused(Reply):
+class Refused(NamedTuple):
     """A request was not carried out."""
 
+    #: the request's
+    number: int
     #: the kind
     why: Why
     #: the system's own words
     words: str
 
 
-@attrs.frozen(kw_only=True)
-class Done(Reply):
+class Done(NamedTuple):
     """A request was carried out."""
 
+    #: the request's
+    number: int
     #: for :class:`Query`
-    statuses: Mapping[str, JobStatus] = attrs.field(factory=dict)
+    statuses: Mapping[str, JobStatus] = _NO_STATUSES
     #: for :class:`Preload`: failures by module
-    words: Mapping[str, str] = attrs.field(factory=dict)
+    words: Mapping[str, str] = _NOTHING
 
 
-@attrs.frozen(kw_only=True)
-class Hello:
+Reply = Accepted | Refused | Done
+#: the classes of replies
+REPLIES = (Accepted, Refused, Done)
+
+
+# -- what is said unasked ---------------------------------------------------------------------------
+
+
+class Ping(NamedTuple):
+    """Asks for a sign of life."""
+
+
+class Hello(NamedTuple):
     """A supervisor is up."""
 
     #: its process id; another one than was started where it is detached
     pid: int
     #: modules that could not be imported, and why
-    failures: Mapping[str, str] = attrs.field(factory=dict)
+    failures: Mapping[str, str] = _NOTHING
 
 
-@attrs.frozen
-class Pong:
+class Pong(NamedTuple):
     """A sign of life."""
 
 
-@attrs.frozen(kw_only=True)
-class StatusChanged:
+class StatusChanged(NamedTuple):
     """A job of this channel changed."""
 
     #: which
@@ -228,14 +247,12 @@ class StatusChanged:
     status: JobStatus
 
 
-@attrs.frozen(kw_only=True)
-class Notice:
+class Notice(NamedTuple):
     """Something that people should know."""
 
     #: one sentence
     words: str
 
 
-@attrs.frozen
-class Leaving:
+class Leaving(NamedTuple):
     """The last message: it ends by itself, requests without a reply were not carried out."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fiber.launch import rundir
 from fiber.launch.supervisor import kernel, messages, orphans
 from fiber.launch.supervisor.channel import Channel
 from fiber.launch.supervisor.descriptors import Descriptors
@@ -267,6 +265,8 @@ class Server:
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
         if self._remove and not _is_kept(self._options.run_directory):
+            import shutil
+
             shutil.rmtree(self._options.run_directory, ignore_errors=True)
         for reply in self._replies:
             reply()
@@ -277,5 +277,7 @@ class Server:
 
 def _is_kept(directory: str) -> bool:
     """True for the directory of a run that has detached jobs."""
+    from fiber.launch import rundir
+
     description = rundir.describe(Path(directory))
     return description is not None and bool(description.get("detached"))
