@@ -50,9 +50,8 @@ def broken():
     raise RuntimeError("the initializer's own")
 
 
-def take_and_die(queue, ready):
-    queue.get()
-    ready.put(os.getpid())
+def take_and_die(queue):
+    assert queue.get() == 0
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -198,13 +197,13 @@ def test_more_than_a_mebibyte_goes_through_queues_and_pipes():
 
 
 def test_a_reader_that_dies_takes_nothing_with_it_but_what_it_had():
-    queue, ready = fiber.SimpleQueue(), fiber.SimpleQueue()
+    queue = fiber.SimpleQueue()
     for n in range(10):
         queue.put(n)
-    process = fiber.Process(target=take_and_die, args=(queue, ready))
+    process = fiber.Process(target=take_and_die, args=(queue,))
     process.start()
-    ready.get()
     process.join(30)
+    assert process.exitcode == -signal.SIGKILL
     assert [queue.get() for _ in range(9)] == list(range(1, 10))
 
 
