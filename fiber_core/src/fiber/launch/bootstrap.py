@@ -171,10 +171,11 @@ def _parent_sentinel(link: Link) -> int:
     """A descriptor that is readable once the parent is gone."""
     if link.peer.host == Hello.mine("").host and hasattr(os, "pidfd_open"):
         try:
-            return os.pidfd_open(link.peer.pid)
+            descriptor: int = os.pidfd_open(link.peer.pid)
         except OSError:
             # gone already, or the kernel has none
             return link.end_fd
+        return descriptor
     return link.end_fd
 
 
