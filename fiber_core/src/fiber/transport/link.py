@@ -149,8 +149,7 @@ class Link:
             if self.lost:
                 raise PeerLostError(self._gone()) from error
             raise
-        if taken > self._told:
-            self._told = taken
+        self._told = max(self._told, taken)
 
     def _take(self, data: wire.Buffer) -> Message | None:
         frame = wire.parse(data)
