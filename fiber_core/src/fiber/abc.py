@@ -85,6 +85,13 @@ class Backend(abc.ABC):
         """Send a signal to one process of a job; a process that has ended is no error."""
         raise CapabilityError(self.name, "fork", "signal")
 
+    def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - nothing is a sound answer
+        """Have modules imported once in the process that forks jobs, so that each job has them.
+
+        A hint: backends that do not fork ignore it, and so does everybody a module that cannot be
+        imported.
+        """
+
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, complete and in order, without their newlines.
 
@@ -169,5 +176,3 @@ class ResourceProvider(abc.ABC):
     @abc.abstractmethod
     def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
         """Environment that makes a process see exactly these devices."""
-
-
