@@ -157,6 +157,31 @@ def test_submissions_race_with_idle_exits_and_none_is_lost(context, opened, run_
         assert driver.end(job).exit_code == code
 
 
+def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch):
+    (tmp_path / "preloaded_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
+    (tmp_path / "preload_entry.py").write_text(
+        "import os, sys\n"
+        "def main(private, index):\n"
+        "    return int(sys.modules['preloaded_by_test'].loaded_by == os.getppid())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    driver.end(driver.submit("exit_with", b"\0"))
+
+    driver.backend.preload(["preloaded_by_test"])
+
+    for _ in range(2):
+        assert driver.end(driver.submit("preload_entry:main")).exit_code == 1
+        supervisor_of(driver.backend).kill()
+        supervisor_of(driver.backend).wait()
+
+
+def test_a_module_that_cannot_be_preloaded_is_named(driver, caplog):
+    driver.backend.preload(["no_such_module"])
+    driver.end(driver.submit("exit_with", b"\0"))
+
+    assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
+
+
 def test_a_closed_backend_starts_no_job_and_can_still_tell(driver):
     job = driver.submit("exit_with", b"\3")
     driver.end(job)

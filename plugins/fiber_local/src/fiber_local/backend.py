@@ -146,6 +146,10 @@ class LocalBackend(Backend):
         else:
             host.signal_processes(self._journaled(job), signum, index)
 
+    def preload(self, modules: Sequence[str]) -> None:
+        """Have modules imported by the supervisor."""
+        self._supervisors.preload(tuple(modules))
+
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
         self._status(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -54,10 +55,11 @@ class Supervisors:
         on_status: Callable[[str, JobStatus], None],
     ) -> None:
         self._context = context
-        self._config = config
+        self._idle_exit = config.idle_exit
         self._host = host
         self._devices = devices
         self._on_status = on_status
+        self._preload = (*PRELOAD, *config.preload)
         self._lock = threading.Lock()
         self._client: SupervisorClient | None = None
         self._former: list[SupervisorClient] = []
@@ -154,12 +156,15 @@ class Supervisors:
                 return
 
     def preload(self, modules: tuple[str, ...]) -> None:
-        """Have a running supervisor import modules; the next to start imports the configured ones."""
+        """Have modules imported by the supervisor that runs, and by those that come after it."""
         with self._lock:
+            new = tuple(name for name in modules if name not in self._preload)
+            self._preload += new
             client = self._client
-        if client is not None:
-            for module, words in client.preload(modules).items():
-                log.warning("the supervisor cannot preload %s: %s", module, words)
+        if client is not None and new:
+            with contextlib.suppress(SupervisorGoneError):
+                for module, words in client.preload(new).items():
+                    log.warning("the supervisor cannot preload %s: %s", module, words)
 
     def end(self) -> None:
         """End the supervisors and all their jobs; another one may be started afterwards."""
@@ -218,8 +223,8 @@ class Supervisors:
             run_directory=directory,
             master=os.getpid(),
             host=self._host,
-            preload=(*PRELOAD, *self._config.preload),
-            idle_exit=self._config.idle_exit,
+            preload=self._preload,
+            idle_exit=self._idle_exit,
             # a process that only takes part in the run must not remove what others use
             remove_directory=description is None or description.get("pid") == os.getpid(),
         )

@@ -16,6 +16,10 @@ from fiber.launch.supervisor.descriptors import Descriptors
 __all__ = ["InChild", "Spawned", "spawn"]
 
 
+#: signals that would be swallowed by a child which has not reset the supervisor's handlers yet
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
 class InChild(BaseException):
     """Raised in a forked child, so that nothing of the supervisor is left below its code."""
 
@@ -70,12 +74,11 @@ def spawn(
             report=theirs[2],
             channel=theirs[3] if channel else None,
         )
-        # the child has the supervisor's handlers until it resets them: a signal that came before
-        # would be swallowed
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        # the child has the supervisor's handlers until it resets them, and takes these then
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         pid = os.fork()
     except OSError:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         for descriptor in ours + theirs:
             os.close(descriptor)
         raise
@@ -83,7 +86,7 @@ def spawn(
         for descriptor in ours:
             os.close(descriptor)
         raise InChild(plan)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     for descriptor in theirs:
         os.close(descriptor)
     for descriptor in ours:
