@@ -256,7 +256,7 @@ class Plugins:
             others = [plugin for other, plugin in everyone.items() if other != name]
             try:
                 answers = list(self._manager.subset_hook_caller(hook, others)(**arguments))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._break(source, hook, error)
                 continue
             for answer in answers:

@@ -1,0 +1,438 @@
+"""Pools whose workers die, stall, come and go; each execution is counted in a file."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+import fiber
+import pool_tasks as tasks
+from fiber import plugins, runtime
+from fiber.exceptions import WorkerCrashedError
+from fiber.hookspecs import hookimpl
+from fiber.testing.fakes import FakeProvider
+
+
+def until(condition, patience=30):
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+def workers(pool):
+    return [process.pid for process in pool._pool if process.is_alive()]
+
+
+def kill_one(pool, rng):
+    """Kill one of the workers that are there, if any is."""
+    alive = workers(pool)
+    if alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(alive), signal.SIGKILL)
+
+
+class TestAStuckTask:
+    def test_what_waits_behind_it_is_done_by_others_soon(self, tmp_path):
+        path = tmp_path / "ran"
+
+        def work(n):
+            tasks.note(str(path), n)
+            # one takes long, at a time when entries have many items
+            time.sleep(3 if n == 700 else 0.0003)
+            return n
+
+        with fiber.Pool(3) as pool:
+            pool.map(tasks.nap, [0.1] * 3)
+            began = time.monotonic()
+            seen = pool.imap_unordered(work, range(1500))
+            others = []
+            while len(others) < 1499:
+                others.append(next(seen))
+            took = time.monotonic() - began
+            assert 700 not in others
+            assert len(set(others)) == 1499
+            assert next(seen) == 700
+            assert list(seen) == []
+        assert took < 2.9, "nobody waited for the stuck one"
+        assert set(tasks.executions(path)) == set(range(1500))
+
+    def test_at_most_once_nothing_runs_twice_to_save_time(self, tmp_path):
+        path = tmp_path / "ran"
+        work = functools.partial(tasks.note_and_nap, str(path))
+        items = [(n, 1.0 if n == 0 else 0.001) for n in range(100)]
+        with fiber.Pool(3, error_handling=False) as pool:
+            assert pool.starmap(work, items) == list(range(100))
+        assert sorted(tasks.executions(path)) == list(range(100))
+
+
+class TestAtMostOnce:
+    @pytest.mark.parametrize("chunksize", [1, 7])
+    def test_whatever_dies_no_execution_is_repeated(self, tmp_path, chunksize):
+        path = tmp_path / "ran"
+        work = functools.partial(tasks.note_and_nap, str(path), seconds=0.002)
+        rng = random.Random(5)
+        with fiber.Pool(3, error_handling=False) as pool:
+            pool.map(tasks.nap, [0.05] * 3)
+            result = pool.map_async(work, range(600), chunksize)
+            for _ in range(5):
+                time.sleep(rng.uniform(0.02, 0.1))
+                kill_one(pool, rng)
+            with pytest.raises(WorkerCrashedError, match="must not run twice") as caught:
+                result.get(60)
+        counted = collections.Counter(tasks.executions(path))
+        assert set(counted.values()) == {1}
+        results = caught.value.results
+        failed = [n for n, r in enumerate(results) if isinstance(r, WorkerCrashedError)]
+        assert 1 <= len(failed) <= 5 * chunksize
+        # what did not fail has its result and ran
+        assert all(results[n] == n and n in counted for n in range(600) if n not in failed)
+
+    def test_the_function_alone_may_ask_for_it(self, tmp_path):
+        path = tmp_path / "ran"
+        once = fiber.meta(retry=False)(functools.partial(tasks.note_and_die, str(path), bad=5))
+        with fiber.Pool(2) as pool, pytest.raises(WorkerCrashedError):
+            pool.map(once, range(10))
+        assert sorted(tasks.executions(path)) == list(range(10))
+
+
+class TestPoison:
+    @pytest.mark.parametrize("chunksize", [None, 4])
+    def test_innocents_in_its_batch_are_computed_and_come_once(self, tmp_path, chunksize):
+        path = tmp_path / "ran"
+        work = functools.partial(tasks.note_and_die, str(path), bad=333)
+        with fiber.Pool(2) as pool:
+            # so that entries have many items
+            pool.map(work, range(1000, 3000), chunksize)
+            results = pool.imap_unordered(work, range(600), chunksize or 1)
+            good, crashes = [], []
+            while True:
+                try:
+                    good.append(next(results))
+                except StopIteration:
+                    break
+                except WorkerCrashedError as error:
+                    crashes.append(error)
+        together = set(range(332, 336)) if chunksize else {333}
+        assert sorted(good) == sorted(set(range(600)) - together)
+        assert len(crashes) == len(together)
+        assert all(len(error.attempts) == 3 for error in crashes)
+        assert collections.Counter(tasks.executions(path))[333] <= 4
+
+    def test_several_at_once_are_told_apart(self):
+        def work(n):
+            if n % 50 == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(60)
+            return n
+
+        with fiber.Pool(3, max_attempts=2) as pool, pytest.raises(WorkerCrashedError) as caught:
+            pool.map(work, range(200))
+        results = caught.value.results
+        bad = [n for n, r in enumerate(results) if isinstance(r, WorkerCrashedError)]
+        assert bad == [0, 50, 100, 150]
+        assert [results[n].attempts for n in bad] != []
+        assert all(len(results[n].attempts) == 2 for n in bad)
+
+
+class TestQuota:
+    @pytest.mark.parametrize("chunksize", [1, 5])
+    def test_no_worker_does_more_chunks_than_it_may_also_when_some_are_killed(self, chunksize):
+        rng = random.Random(3)
+        with fiber.Pool(3, maxtasksperchild=4) as pool:
+            result = pool.map_async(tasks.nap_and_tell, [0.004] * 200, chunksize)
+            for _ in range(4):
+                time.sleep(rng.uniform(0.05, 0.15))
+                kill_one(pool, rng)
+            done = collections.Counter(result.get(60))
+        assert sum(done.values()) == 200
+        assert max(done.values()) <= 4 * chunksize
+
+    def test_ended_workers_are_not_remembered(self):
+        with fiber.Pool(1, maxtasksperchild=1) as pool:
+            pool.map(tasks.same, range(15), 1)
+            assert len(pool._pool) <= 1
+            assert len(fiber.active_children()) <= 1
+
+
+class TestJobsOfSeveral:
+    def test_when_one_dies_the_others_go_on_and_it_is_replaced(self):
+        with fiber.Pool(3, processes_per_job=3) as pool:
+            before = set(pool.map(tasks.nap_and_tell, [0.2] * 3, 1))
+            assert len(before) == 3
+            victim = before.pop()
+            result = pool.map_async(tasks.nap_and_tell, [0.05] * 30)
+            os.kill(victim, signal.SIGKILL)
+            seen = set(result.get(60))
+            assert before <= seen
+            until(lambda: len(set(pool.map(tasks.nap_and_tell, [0.2] * 3, 1))) == 3)
+            assert all(psutil.pid_exists(pid) for pid in before)
+
+
+class TestSizes:
+    def test_resized_up_and_down_under_load_loses_nothing(self):
+        rng = random.Random(7)
+        with fiber.Pool(2) as pool:
+            result = pool.map_async(tasks.nap, [0.003] * 1500)
+            while not result.ready():
+                pool.resize(rng.randint(1, 5))
+                time.sleep(rng.uniform(0.01, 0.1))
+            assert result.get(0) == [0.003] * 1500
+            pool.resize(1)
+            until(lambda: len(workers(pool)) == 1)
+            assert pool.size == 1
+
+    def test_resized_while_workers_start_none_too_many_stays(self):
+        with fiber.Pool(1) as pool:
+            for size in (5, 1, 4, 2):
+                pool.resize(size)
+            pool.map(tasks.nap, [0.01] * 20)
+            until(lambda: len(workers(pool)) == 2)
+
+    def test_an_elastic_pool_grows_under_work_and_shrinks_when_idle(self):
+        fiber.init(grow_after=0.1, shrink_after=0.3)
+        try:
+            with fiber.Pool(1, min=1, max=3) as pool:
+                assert pool.size == 1
+                result = pool.map_async(tasks.nap_and_tell, [0.1] * 60)
+                assert len(set(result.get(60))) == 3
+                until(lambda: len(workers(pool)) == 1)
+                assert pool.apply(tasks.same, (1,)) == 1
+            pool.join()
+        finally:
+            runtime.current().close()
+            fiber.init()
+
+
+class TestNeeds:
+    @pytest.fixture
+    def provider(self, monkeypatch):
+        class Plugin:
+            @hookimpl
+            def fiber_resource_providers(self):
+                return [FakeProvider(count=2)]
+
+        load = plugins.load_plugins
+        monkeypatch.setattr("fiber.plugins.load_plugins", lambda **k: load(extra=[Plugin()], **k))
+        plugins._installed.cache_clear()
+        yield
+        plugins._installed.cache_clear()
+
+    def test_a_function_gets_workers_of_its_own_and_nothing_leaks(self, provider):
+        def visible(_=None):
+            time.sleep(0.05)
+            return os.environ.get("FAKE_VISIBLE_DEVICES")
+
+        needy = fiber.meta(fake=1)(functools.partial(visible))
+        with fiber.Pool(2) as pool:
+            # nobody used the first workers, so they make room
+            first = set(workers(pool))
+            seen = set(pool.map(needy, range(8), 1))
+            assert seen <= {"F-0", "F-1"}
+            assert None not in seen
+            until(lambda: not first & set(workers(pool)))
+            assert pool.map(visible, range(4), 1) == [None] * 4
+            assert set(pool.map(needy, range(4), 1)) <= {"F-0", "F-1"}
+        pool.join()
+        with fiber.Pool(1) as other:
+            assert other.map(visible, range(2)) == [None, None]
+
+
+class TestSilence:
+    def test_a_stopped_worker_is_replaced_and_its_task_runs_again(self):
+        with fiber.Pool(2) as pool:
+            victim = pool.apply(tasks.pid)
+            os.kill(victim, signal.SIGSTOP)
+            assert pool.map(tasks.same, range(100), 1) == list(range(100))
+            until(lambda: not psutil.pid_exists(victim))
+
+    def test_one_that_goes_on_within_its_lease_is_not(self):
+        with fiber.Pool(1) as pool:
+            victim = pool.apply(tasks.pid)
+            os.kill(victim, signal.SIGSTOP)
+            time.sleep(0.5)
+            os.kill(victim, signal.SIGCONT)
+            assert set(pool.map(tasks.pid, range(10))) == {victim}
+
+    def test_a_master_that_was_stopped_for_long_judges_nobody(self, tmp_path):
+        script = tmp_path / "stopped_master.py"
+        script.write_text(STOPPED_MASTER)
+        master = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        try:
+            assert master.stdout.readline() == "ready\n"
+            # longer than the lease of a local worker
+            master.send_signal(signal.SIGSTOP)
+            time.sleep(5)
+            master.send_signal(signal.SIGCONT)
+            told = json.loads(master.communicate("\n", timeout=60)[0])
+        finally:
+            master.kill()
+            master.wait(30)
+        assert told["results"] == list(range(1200))
+        assert told["workers"] == told["before"]
+        assert told["lost"] == []
+
+
+STOPPED_MASTER = """
+import json, sys, time
+import fiber
+from fiber import plugins
+from fiber.hookspecs import hookimpl
+
+lost = []
+
+class Watch:
+    @hookimpl
+    def fiber_worker_lost(self, worker, cause):
+        lost.append(f"{worker} {cause}")
+
+def work(n):
+    time.sleep(0.01)
+    return n
+
+if __name__ == "__main__":
+    load = plugins.load_plugins
+    plugins.load_plugins = lambda **k: load(extra=[Watch()], **k)
+    with fiber.Pool(3) as pool:
+        pool.map(work, range(30))
+        before = sorted(process.pid for process in pool._pool)
+        result = pool.map_async(work, range(1200))
+        print("ready", flush=True)
+        results = result.get(60)
+        sys.stdin.readline()
+        after = sorted(process.pid for process in pool._pool)
+        told = {"results": results, "before": before, "workers": after, "lost": list(lost)}
+    pool.join()
+    print(json.dumps(told))
+"""
+
+
+class TestHooks:
+    @pytest.fixture
+    def told(self, monkeypatch):
+        told = {"lost": [], "jobs": collections.defaultdict(list)}
+
+        class Watch:
+            @hookimpl
+            def fiber_worker_lost(self, worker, cause, requeued, abandoned):
+                told["lost"].append((worker, str(cause), requeued, abandoned))
+
+            @hookimpl
+            def fiber_job_changed(self, job, previous, current):
+                told["jobs"][job.name].append(current.state.value)
+
+        class Raises:
+            @hookimpl
+            def fiber_worker_lost(self):
+                raise RuntimeError("a plugin on purpose")
+
+            @hookimpl
+            def fiber_job_changed(self):
+                sys.exit("a plugin on purpose")
+
+        load = plugins.load_plugins
+        monkeypatch.setattr(
+            "fiber.plugins.load_plugins", lambda **k: load(extra=[Raises(), Watch()], **k)
+        )
+        return told
+
+    def test_each_loss_is_told_with_its_cause_and_counts(self, told, tmp_path):
+        path = tmp_path / "ran"
+        work = functools.partial(tasks.note_and_die, str(path), bad=3)
+        with fiber.Pool(2) as pool:
+            with pytest.raises(WorkerCrashedError):
+                pool.map(work, range(6), 1)
+            assert pool.map(tasks.same, range(10)) == list(range(10))
+        pool.join()
+        causes = [cause for _, cause, _, _ in told["lost"]]
+        assert set(causes) == {"SIGNAL(9)"}
+        # three deaths alone, and at most one with others beside it
+        assert 3 <= len(causes) <= 4
+        assert [abandoned for *_, abandoned in told["lost"]][-1] == 1
+        assert all(requeued >= 1 for _, _, requeued, _ in told["lost"][:-1])
+        assert len({worker for worker, *_ in told["lost"]}) == len(causes)
+
+    def test_workers_that_leave_as_they_should_are_no_loss(self, told):
+        with fiber.Pool(2, maxtasksperchild=2) as pool:
+            pool.map(tasks.same, range(12), 1)
+            pool.resize(1)
+            pool.close()
+            pool.join()
+        assert told["lost"] == []
+
+    def test_each_job_is_told_from_its_beginning_to_its_end(self, told):
+        with fiber.Pool(2) as pool:
+            pool.map(tasks.same, range(10))
+        pool.join()
+        until(lambda: len(told["jobs"]) == 2)
+        until(
+            lambda: all(states[-1] in ("failed", "succeeded") for states in told["jobs"].values())
+        )
+        for states in told["jobs"].values():
+            assert states[0] in ("pending", "running")
+            assert [states.count(state) for state in ("failed", "succeeded")].count(1) == 1
+
+    def test_a_plugin_that_raises_keeps_no_process_from_ending(self, told):
+        process = fiber.Process(target=tasks.same, args=(1,))
+        process.start()
+        process.join(30)
+        assert process.exitcode == 0
+
+
+def test_callers_on_many_threads_and_deaths_at_once_lose_nothing():
+    """Four callers with maps, applies and streams, while workers are killed and the pool resized."""
+    errors, stop = [], threading.Event()
+
+    def calls(pool, seed):
+        rng = random.Random(seed)
+        try:
+            while not stop.is_set():
+                n = rng.randint(1, 400)
+                kind = rng.choice(["map", "starmap", "imap", "unordered", "apply"])
+                want = list(range(n))
+                if kind == "map":
+                    got = pool.map(tasks.same, want, rng.choice([None, 1, 3]))
+                elif kind == "starmap":
+                    got = pool.starmap(max, [(x, -1) for x in want])
+                elif kind == "imap":
+                    got = list(pool.imap(tasks.same, iter(want), rng.choice([1, 5])))
+                elif kind == "unordered":
+                    got = sorted(pool.imap_unordered(tasks.same, iter(want), rng.choice([1, 5])))
+                else:
+                    got, want = pool.apply(tasks.same, (n,)), n
+                assert got == want
+        except BaseException as error:
+            errors.append(error)
+
+    rng = random.Random(11)
+    with fiber.Pool(3) as pool:
+        threads = [threading.Thread(target=calls, args=(pool, seed)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            time.sleep(rng.uniform(0.1, 0.4))
+            kill_one(pool, rng)
+            pool.resize(rng.randint(2, 4))
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert errors == []
