@@ -13,7 +13,7 @@ from typing import Any
 
 from fiber.transport import codec, wire
 
-__all__ = ["Elsewhere"]
+__all__ = ["Elsewhere", "there_and_back", "typed"]
 
 _LENGTH = struct.Struct("<Q")
 #: has no module of its own by the name of __main__, as a process that fiber starts has none
@@ -74,3 +74,15 @@ class Elsewhere:
         if not is_result:
             raise answer
         return answer
+
+
+def there_and_back(value: Any) -> Any:
+    """An object after a journey through bytes, within this process."""
+    return codec.loads(memoryview(bytearray(wire.joined(codec.dumps(value)))))
+
+
+def typed(source: str, **known: Any) -> dict[str, Any]:
+    """The globals of a prompt into which something was typed."""
+    space = {"__name__": "__main__", **known}
+    exec(compile(source, "<prompt>", "exec", dont_inherit=True), space)
+    return space

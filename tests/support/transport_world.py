@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import queue
 import select
 import threading
@@ -14,19 +15,38 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
+from fiber.dispatch.master import Dispatcher
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.transport import wire
+from fiber.transport.dialling import DiallingSocket
 from fiber.transport.endpoint import Endpoint, Peer
 from fiber.transport.handshake import Dialler, Hello
 from fiber.transport.identity import Credentials
 from fiber.transport.link import Link
-from fiber.transport.nng import DiallingSocket
+from fiber.transport.nng import RawSocket
 from fiber.transport.reactor import Reactor
 from fiber.transport.wire import Kind, Message
 
-__all__ = ["Echo", "Listening", "Mailbox", "Stranger", "address", "hello", "until"]
+__all__ = [
+    "PATIENCE",
+    "Echo",
+    "Listening",
+    "Mailbox",
+    "Pool",
+    "Stranger",
+    "address",
+    "echoes",
+    "frame",
+    "hello",
+    "outcome",
+    "readable",
+    "received",
+    "until",
+    "warnings",
+]
 
 #: how long a test waits for what must come; never how long anything takes
 PATIENCE = 20.0
@@ -86,6 +106,28 @@ class Echo:
 
     def on_peer_lost(self, peer: Peer) -> None:
         """It keeps nothing."""
+
+
+class Pool:
+    """The master's side of a pool at target 1; everybody is one of its workers."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.dispatcher = Dispatcher(1, reactor, max_attempts=3, quota=None, staff=self)
+
+    def knows(self, ident: str) -> bool:
+        return True
+
+    def is_up(self, ident: str) -> None:
+        """Nothing follows."""
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        """Nothing follows."""
+
+    def is_retired(self, ident: str) -> None:
+        """Nothing follows."""
+
+    def is_cut(self, ident: str) -> None:
+        self.dispatcher.lost(ident, None, counts=False)
 
 
 class Listening:
@@ -198,3 +240,65 @@ class Stranger:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def frame(
+    kind: Kind,
+    body: bytes = b"",
+    *,
+    target: int = 1,
+    number: int = 1,
+    size: int | None = None,
+    ack: int = 0,
+) -> bytes:
+    """One frame as it travels."""
+    size = len(body) if size is None else size
+    return wire.header(kind, ack=ack, target=target, id=number, size=size) + body
+
+
+def echoes(link: Link, target: int = 1) -> bool:
+    """True where the endpoint serves a link."""
+    link.send(Kind.CALL, target, 99, [b"still there"])
+    message = link.receive(timeout=PATIENCE)
+    return message is not None and bytes(message.body) == b"still there"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged as a warning."""
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def outcome(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """Run an action on a thread; returns a function that waits for its result or exception."""
+    box: list[Any] = []
+
+    def run() -> None:
+        try:
+            box.append(action(*arguments))
+        except BaseException as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def wait() -> Any:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "it still waits"
+        return box[0]
+
+    return wait
+
+
+def readable(fd: int, seconds: float = PATIENCE) -> bool:
+    """Wait until a descriptor is readable; False where it does not become so."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def received(sock: RawSocket) -> tuple[int, bytearray]:
+    """The next frame of a socket, with its pipe."""
+    assert readable(sock.fd)
+    found = sock.receive()
+    assert found is not None
+    return found

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
-from transport_world import Listening
+from fiber.transport import codec
+from fiber.transport.dialling import DiallingSocket
+from fiber.transport.identity import Credentials
+from fiber.transport.nng import ListeningSocket
+from transport_world import PATIENCE, Listening, address
 
 
 @pytest.fixture
@@ -42,3 +47,48 @@ def listen(folder):
 def listening(scheme, listen):
     """One endpoint on each kind of connection."""
     return listen(scheme)
+
+
+@pytest.fixture
+def pair(scheme, folder):
+    """Both ends of a connection, and the events of the listening one."""
+    run = Credentials.new().with_certificate()
+    events = []
+    opened = threading.Event()
+
+    def on_opened(pipe):
+        events.append(("opened", pipe))
+        opened.set()
+
+    ours = ListeningSocket(
+        on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe))
+    )
+    theirs = DiallingSocket()
+    try:
+        theirs.dial(ours.listen(address(scheme, folder).bind_url, run), run)
+        assert opened.wait(PATIENCE)
+        yield ours, theirs, events
+    finally:
+        theirs.close()
+        ours.close()
+
+
+@pytest.fixture(params=[True, False], ids=["main by reference", "main by value"])
+def main_either_way(request):
+    codec.set_main_by_reference(request.param)
+    yield
+    codec.set_main_by_reference(None)
+
+
+@pytest.fixture
+def main_by_value():
+    codec.set_main_by_reference(False)
+    yield
+    codec.set_main_by_reference(None)
+
+
+@pytest.fixture
+def main_by_reference():
+    codec.set_main_by_reference(True)
+    yield
+    codec.set_main_by_reference(None)

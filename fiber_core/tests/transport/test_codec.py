@@ -6,52 +6,18 @@ import functools
 import pickle
 import sys
 import threading
-import traceback
-from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elsewhere import Elsewhere
-from fiber.exceptions import WireError, WorkerCrashedError
+from elsewhere import there_and_back
+from fiber.exceptions import WireError
 from fiber.transport import codec, wire
 
 
-@pytest.fixture(params=[True, False], ids=["main by reference", "main by value"])
-def _either_way(request):
-    codec.set_main_by_reference(request.param)
-    yield
-    codec.set_main_by_reference(None)
-
-
-@pytest.fixture
-def main_by_value():
-    codec.set_main_by_reference(False)
-    yield
-    codec.set_main_by_reference(None)
-
-
-@pytest.fixture
-def main_by_reference():
-    codec.set_main_by_reference(True)
-    yield
-    codec.set_main_by_reference(None)
-
-
-def there_and_back(value):
-    return codec.loads(memoryview(bytearray(wire.joined(codec.dumps(value)))))
-
-
-def typed(source, **known):
-    """The globals of a prompt into which something was typed."""
-    space = {"__name__": "__main__", **known}
-    exec(compile(source, "<prompt>", "exec", dont_inherit=True), space)
-    return space
-
-
-@pytest.mark.usefixtures("_either_way")
+@pytest.mark.usefixtures("main_either_way")
 class TestValues:
     @settings(max_examples=25)
     @given(
@@ -112,7 +78,7 @@ class TestValues:
             codec.loads(memoryview(body))
 
 
-@pytest.mark.usefixtures("_either_way")
+@pytest.mark.usefixtures("main_either_way")
 class TestArrays:
     def test_large_ones_are_not_copied_on_their_way_out(self):
         array = np.arange(100_000)
@@ -172,251 +138,6 @@ class TestArrays:
         whole = codec.pickled(array)
         array[:] = 0
         assert np.array_equal(pickle.loads(whole), np.arange(100_000))
-
-
-class TestMainByReference:
-    @pytest.fixture
-    def main(self, main_by_reference, monkeypatch):
-        module = type(sys)("__main__")
-        monkeypatch.setitem(sys.modules, "__main__", module)
-        source = """
-import enum
-
-class Thing:
-    class Inner:
-        pass
-
-class Color(enum.Enum):
-    RED = 1
-
-def work(x):
-    return x
-
-shadowed = work
-make = lambda: 1
-def work(x):
-    return -x
-"""
-        exec(source, vars(module))
-        return module
-
-    def test_what_children_find_there_goes_by_reference(self, main):
-        for thing in (main.work, main.Thing, main.Thing.Inner, main.Color.RED):
-            assert there_and_back(thing) is thing
-
-    def test_also_beside_what_goes_by_value(self, main):
-        back = there_and_back([lambda: 5, main.work, main.Thing, main.Color.RED])
-        assert back[0]() == 5
-        assert back[1:] == [main.work, main.Thing, main.Color.RED]
-
-    def test_what_they_do_not_find_under_its_name_goes_by_value(self, main):
-        back = there_and_back(main.shadowed)
-        assert back is not main.work
-        assert (back(1), main.work(1)) == (1, -1)
-        assert there_and_back(main.make)() == 1
-
-    def test_a_by_value_function_uses_the_main_that_is_there(self, main):
-        exec("rate = 2\nuse = lambda x: x * rate", vars(main))
-        body = memoryview(wire.joined(codec.dumps(main.use)))
-        main.rate = 5
-        assert codec.loads(body)(10) == 50
-
-
-class TestMainByValue:
-    @pytest.fixture
-    def there(self, main_by_value):
-        with Elsewhere() as there:
-            yield there
-
-    def test_functions_of_a_prompt_work_elsewhere(self, there):
-        space = typed("import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x")
-        assert there.call(space["area"], 1) == pytest.approx(3.14159, abs=1e-4)
-        assert there.call(space["square"], 7) == 49
-
-    def test_a_big_global_that_is_not_used_is_not_sent(self, main_by_value):
-        space = typed("big = bytes(10**7)\nsmall = 3\ndef work(): return small")
-        assert sum(map(len, codec.dumps(space["work"]))) < 5000
-
-    def test_one_that_is_used_is_sent_once(self, main_by_value):
-        space = typed("big = bytes(10**6)\ndef a(): return big\ndef b(): return big")
-        assert sum(map(len, codec.dumps([space["a"], space["b"]]))) < 1.1 * 10**6
-
-    def test_members_of_an_enum_are_the_same_after_a_journey(self, there):
-        space = typed(
-            "import enum\n"
-            "class Color(enum.Enum):\n    RED = 1\n    BLUE = 2\n"
-            "def other(color): return Color.BLUE if color is Color.RED else None"
-        )
-        assert there.call(space["other"], space["Color"].RED) is space["Color"].BLUE
-
-    def test_an_exception_that_was_defined_here_is_caught_here(self, there):
-        space = typed(
-            "class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)"
-        )
-        with pytest.raises(space["MyError"]) as caught:
-            there.call(space["fail"])
-        assert caught.value.args == ("as meant", 5)
-
-    def test_instances_keep_their_class(self, there):
-        space = typed("class Point:\n    def __init__(self, x): self.x = x\ndef same(p): return p")
-        back = there.call(space["same"], space["Point"](5))
-        assert type(back) is space["Point"]
-        assert back.x == 5
-
-    def test_methods_and_decorated_functions_work_elsewhere(self, there):
-        space = typed(
-            "import functools\n"
-            "def doubled(f):\n"
-            "    @functools.wraps(f)\n"
-            "    def inner(*a): return 2 * f(*a)\n"
-            "    return inner\n"
-            "@doubled\n"
-            "def work(x): return x + offset\n"
-            "offset = 10\n"
-            "class Thing:\n    def method(self, x): return work(x)\n"
-        )
-        assert there.call(space["work"], 1) == 22
-        assert there.call(space["Thing"]().method, 2) == 24
-
-    def test_defaults_annotations_and_attributes_come_along(self, there):
-        space = typed("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
-        look = typed(
-            "def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)"
-        )["look"]
-        told = there.call(look, space["work"])
-        assert told == ({"b": 5}, "words", "kept", {"b": int})
-
-
-class AwkwardError(Exception):
-    """Takes other arguments than it keeps, as many libraries' exceptions do."""
-
-    def __init__(self, code, text):
-        super().__init__(f"{code}: {text}")
-
-
-class UnpicklableError(Exception):
-    def __init__(self, text):
-        super().__init__(text)
-        self.lock = threading.Lock()
-
-
-class ReducesError(Exception):
-    def __reduce__(self):
-        raise RuntimeError("no pickle of me")
-
-
-class ChangesError(Exception):
-    def __reduce__(self):
-        return str, ("I was an exception",)
-
-
-class SpeechlessError(ReducesError):
-    def __repr__(self):
-        raise RuntimeError("no words")
-
-    __str__ = __repr__
-
-
-class FrozenError(Exception):
-    def __setattr__(self, name, value):
-        raise AttributeError(name)
-
-
-class NotedError(Exception):
-    """Has state of its own."""
-
-
-def raised(error):
-    """The error with a traceback."""
-    try:
-        raise error
-    except BaseException as caught:
-        return caught
-
-
-def carried(error):
-    return there_and_back(codec.with_traceback(raised(error)))
-
-
-@pytest.mark.usefixtures("_either_way")
-class TestErrors:
-    def test_one_arrives_with_its_traceback_as_its_cause(self):
-        back = carried(ValueError("as meant", 5))
-        assert type(back) is ValueError
-        assert back.args == ("as meant", 5)
-        assert type(back.__cause__).__name__ == "RemoteTraceback"
-        shown = "".join(traceback.format_exception(back))
-        assert "in raised" in shown
-        assert "raise error" in shown
-        assert "ValueError: ('as meant', 5)" in shown
-
-    def test_its_own_cause_is_in_the_text(self):
-        try:
-            try:
-                raise KeyError("first")
-            except KeyError as error:
-                raise ValueError("second") from error
-        except ValueError as error:
-            back = there_and_back(codec.with_traceback(error))
-        assert "KeyError: 'first'" in str(back.__cause__)
-
-    def test_its_attributes_arrive(self):
-        error = NotedError("x")
-        error.detail = {"a": 1}
-        assert carried(error).detail == {"a": 1}
-
-    def test_a_frozen_one_arrives(self):
-        back = carried(FrozenError(7))
-        assert (type(back), back.args) == (FrozenError, (7,))
-        assert "RemoteTraceback" in repr(type(back.__cause__))
-
-    def test_one_of_fibers_own_arrives_whole(self):
-        back = carried(WorkerCrashedError("it died", attempts=()))
-        assert (type(back), str(back)) == (WorkerCrashedError, "it died")
-
-    @pytest.mark.parametrize(
-        "error, words",
-        [
-            (AwkwardError(5, "not found"), "AwkwardError('5: not found')"),
-            (UnpicklableError("has a lock"), "UnpicklableError('has a lock')"),
-            (ReducesError("breaks"), "no pickle of me"),
-            (ChangesError("turns"), "an exception was unpickled as str"),
-            (SpeechlessError("silent"), "<SpeechlessError, whose repr() raises RuntimeError>"),
-        ],
-    )
-    def test_one_that_cannot_travel_is_replaced_by_its_words(self, error, words):
-        back = carried(error)
-        assert type(back) is MaybeEncodingError
-        assert words in str(back)
-        assert type(error).__name__ in str(back.__cause__)
-        assert "in raised" in str(back.__cause__)
-
-    def test_one_that_cannot_be_loaded_here_spoils_nothing_beside_it(self, monkeypatch):
-        """Its class may exist on the worker's host only."""
-        module = type(sys)("only_there")
-        monkeypatch.setitem(sys.modules, "only_there", module)
-        module.Strange = type("Strange", (Exception,), {"__module__": "only_there"})
-        body = wire.joined(
-            codec.dumps(["good", codec.with_traceback(raised(module.Strange("far")))])
-        )
-        monkeypatch.delitem(sys.modules, "only_there")
-
-        good, error = codec.loads(memoryview(body))
-        assert good == "good"
-        assert type(error) is MaybeEncodingError
-        assert "only_there" in str(error)
-        assert "Strange: far" in str(error.__cause__)
-
-    def test_the_same_error_can_travel_twice(self):
-        back = carried(carried(ValueError("x")))
-        assert back.args == ("x",)
-
-    def test_a_result_that_cannot_be_sent_has_the_stdlibs_word_for_it(self):
-        failure = raised(TypeError("cannot pickle it"))
-        error = codec.encoding_error(failure, object)
-        assert type(error) is MaybeEncodingError
-        assert error.__cause__ is failure
-        assert "cannot pickle it" in str(error)
 
 
 class TestCarriers:

@@ -8,90 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-import transport_world
 from fiber.exceptions import PeerLostError
 from fiber.transport import fork
 from fiber.transport.identity import Credentials
 from fiber.transport.link import Link
 from fiber.transport.wire import Kind
+from forking import environ, run, whole
 from transport_world import PATIENCE, Echo, Mailbox, hello
-
-#: opens everything there is, as a runtime does
-_OPEN = """
-import gc, json, os, socket, sys, threading, time
-from pathlib import Path
-from transport_world import Listening, Mailbox, hello
-from fiber.exceptions import ForkedError, PeerLostError
-from fiber.transport import fork
-from fiber.transport.client import Client
-from fiber.transport.endpoint import Endpoint
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind
-
-def open_all(scheme, folder):
-    global listening, link, client, peer
-    listening = Listening(scheme, folder)
-    fork.register(listening.reactor)
-    link = listening.link()
-    client = Client(listening.url, listening.credentials, hello("client"), listening.reactor)
-    peer = listening.peer("dialler")
-    assert works()
-
-def works():
-    link.send(Kind.CALL, 1, 1, [b"x"])
-    answer = link.receive(timeout=20)
-    pending = client.call(1, [b"y"])
-    return bytes(answer.body) == b"x" and pending.wait(20) and bytes(pending.result()) == b"y"
-
-def close_all():
-    client.close()
-    listening.close()
-
-def in_child(action, *arguments):
-    pid = os.fork()
-    if not pid:
-        sys.stdin.close()
-        action(*arguments)
-        sys.exit(0)
-    return pid
-
-def ended_well(pid):
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code == 0, f"the child ended with {code}"
-
-scheme, folder = sys.argv[1], Path(sys.argv[2])
-"""
-
-
-def run(script, scheme, folder, *, timeout=40):
-    """Run a script in a process of its own; returns what it printed."""
-    source = _OPEN + textwrap.dedent(script)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source, scheme, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=_environ(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr, done.stderr
-    return done.stdout
-
-
-def _environ():
-    support = str(Path(transport_world.__file__).parent)
-    paths = [support, os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class TestTheChild:
@@ -399,11 +327,11 @@ class TestTheParentsDeath:
         theirs = folder / "theirs"
         theirs.mkdir()
         parent = subprocess.Popen(
-            [sys.executable, "-c", _OPEN + textwrap.dedent(script), scheme, str(theirs)],
+            [sys.executable, "-c", whole(script), scheme, str(theirs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_environ(),
+            env=environ(),
         )
         child = None
         try:

@@ -1,59 +1,23 @@
-"""The sockets themselves: back-pressure, ends, and what nng must never see."""
+"""The sockets themselves: whole frames, limits, ends, and nothing left of them."""
 
 from __future__ import annotations
 
 import gc
-import select
 import threading
 import weakref
 
 import psutil
 import pytest
-from pynng import lib
 
 from fiber.exceptions import TransportError
 from fiber.transport import wire
+from fiber.transport.dialling import DiallingSocket
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import DiallingSocket, ListeningSocket, _build
+from fiber.transport.nng import ListeningSocket
 from fiber.transport.wire import Kind
-from transport_world import PATIENCE, address, until
+from transport_world import PATIENCE, address, readable, received, until
 
 FRAME = wire.header(Kind.CAST, size=3) + b"abc"
-
-
-@pytest.fixture
-def pair(scheme, folder):
-    """Both ends of a connection, and the events of the listening one."""
-    run = Credentials.new().with_certificate()
-    events = []
-    opened = threading.Event()
-
-    def on_opened(pipe):
-        events.append(("opened", pipe))
-        opened.set()
-
-    ours = ListeningSocket(
-        on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe))
-    )
-    theirs = DiallingSocket()
-    try:
-        theirs.dial(ours.listen(address(scheme, folder).bind_url, run), run)
-        assert opened.wait(PATIENCE)
-        yield ours, theirs, events
-    finally:
-        theirs.close()
-        ours.close()
-
-
-def readable(fd, seconds=PATIENCE):
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
-
-
-def received(sock):
-    assert readable(sock.fd)
-    return sock.receive()
 
 
 class TestFrames:
@@ -104,105 +68,6 @@ class TestFrames:
         assert ours.receive() is None
         theirs.close()
         ours.close()
-
-
-class TestBackPressure:
-    def fill(self, sock):
-        """Send until nothing fits any more; returns the thread that waits, and what it sent."""
-        sent, errors = [], []
-
-        def send():
-            try:
-                while True:
-                    sock.send(lambda: wire.header(Kind.CAST, ack=len(sent)), [b"x" * 2**16])
-                    sent.append(len(sent))
-            except TransportError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        until(lambda: sock._waiting)
-        return thread, sent, errors
-
-    def test_a_waiting_sender_goes_on_when_there_is_room(self, pair):
-        ours, theirs, _ = pair
-        thread, sent, _ = self.fill(theirs)
-        before = len(sent)
-        for _ in range(before + 50):
-            assert received(ours)
-        assert len(sent) > before
-        theirs.close()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-
-    def test_its_header_is_made_when_its_turn_comes(self, pair):
-        """What was taken in meanwhile is told, and in the order of the frames."""
-        ours, theirs, _ = pair
-        news = [0]
-        stop = threading.Event()
-
-        def send():
-            while not stop.is_set():
-                theirs.send(lambda: wire.header(Kind.CAST, ack=news[0], size=2**16), [bytes(2**16)])
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        until(lambda: theirs._waiting)
-        news[0] = 7
-        acks = []
-        while 7 not in acks:
-            acks.append(wire.parse(received(ours)[1]).ack)
-        stop.set()
-        while thread.is_alive():
-            if readable(ours.fd, 0.01):
-                acks.append(wire.parse(ours.receive()[1]).ack)
-        assert acks == sorted(acks)
-        thread.join()
-
-    def test_news_are_posted_without_waiting(self, pair):
-        """By the sender who waits, or by a thread where none does."""
-        _, theirs, _ = pair
-        thread, sent, _ = self.fill(theirs)
-        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
-        # whoever waits is asked for a header in its turn, and no frame more is needed
-        assert theirs._waiting == 1
-        theirs.close()
-        thread.join(PATIENCE)
-        assert sent
-
-    def test_news_go_out_by_themselves_where_nobody_waits(self, pair):
-        ours, theirs, _ = pair
-        count = fill_to_the_brim(theirs)
-        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
-        kinds = [wire.parse(received(ours)[1]).kind for _ in range(count + 1)]
-        assert kinds == [Kind.CAST] * count + [Kind.GRANT]
-
-    def test_a_waiting_sender_is_told_of_the_end(self, pair):
-        ours, theirs, _ = pair
-        thread, _, errors = self.fill(theirs)
-        ours.close()
-        thread.join(PATIENCE)
-        assert [str(error) for error in errors] == ["the connection is gone"]
-        assert theirs._waiting == 0
-
-    def test_news_to_who_is_gone_are_no_error(self, pair):
-        ours, theirs, _ = pair
-        ours.close()
-        assert readable(theirs.end_fd)
-        theirs.post(lambda: wire.header(Kind.GRANT))
-        theirs.close()
-        theirs.post(lambda: wire.header(Kind.GRANT))
-
-
-def fill_to_the_brim(sock):
-    """Hand over frames as long as none has to wait; how many."""
-    count = 0
-    while True:
-        message = _build(None, wire.header(Kind.CAST, size=2**16), [bytes(2**16)])
-        if sock._offer(message):
-            lib.nng_msg_free(message)
-            return count
-        count += 1
 
 
 class TestEnds:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.transport import wire
+from fiber.transport.dialling import DiallingSocket
 from fiber.transport.handshake import Dialler, Hello
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import DiallingSocket
 from fiber.transport.wire import Kind, Message
 
 #: frames taken in before the listener is told of it without another message to carry the news
@@ -47,7 +47,7 @@ class Link:
         self._poll.register(self._socket.fd, select.POLLIN)
         self._poll.register(self._socket.end_fd, select.POLLIN)
         try:
-            self._socket.dial(url, credentials)
+            self._socket.dial(url, credentials, timeout=timeout)
             #: the process at the other end
             self.peer: Hello = self._shake_hands(credentials, hello, timeout)
         except BaseException:

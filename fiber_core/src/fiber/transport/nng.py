@@ -1,18 +1,16 @@
-"""Raw nng sockets: the listener's REP0 and the dialler's REQ0, whole frames in and out.
+"""Raw nng sockets: what both sides share, and the listener's REP0; whole frames in and out.
 
 Raw mode makes of REQ/REP a star: any number of diallers on one listener and one port, every frame
 addressed by pipe, any number of frames in either direction. From dialler to listener nng holds the
 sender back; from listener to dialler it drops what exceeds 64 frames, so the listener keeps to the
 window that its peer has acknowledged (``wire.WINDOW``).
 
-This module, ``watch.py`` and ``fork.py`` are the only importers of pynng.
+This module, ``dialling.py``, ``watch.py`` and ``fork.py`` are the only importers of pynng.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
-import select
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import util
@@ -21,7 +19,7 @@ from typing import Any, Protocol
 import pynng
 from pynng import ffi, lib
 
-from fiber.exceptions import HandshakeError, TransportError
+from fiber.exceptions import TransportError
 from fiber.transport import fork, watch, wire
 from fiber.transport.identity import Credentials
 
@@ -29,8 +27,6 @@ from fiber.transport.identity import Credentials
 BACKLOG = 128
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
-# milliseconds until nng redials, which is of no use here, see _Line.admit
-_NEVER = 10**9
 _tuned = False
 _tune_lock = threading.Lock()
 
@@ -58,13 +54,15 @@ def _end_last() -> None:
     util.Finalize(None, end, exitpriority=-10_000)
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
+    """Raise what nng calls an error."""
     if code:
         text = ffi.string(lib.nng_strerror(code)).decode()
         raise TransportError(text.lower())
 
 
-def _tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
+def tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
+    """Both sides show the run's certificate, and accept no other."""
     return pynng.TLSConfig(
         mode,
         server_name="fiber" if mode == pynng.TLSConfig.MODE_CLIENT else None,
@@ -79,7 +77,7 @@ class _Opener(Protocol):
     def __call__(self, socket: Any) -> int: ...
 
 
-class _RawSocket:
+class RawSocket:
     """What both sides share: open, send, receive, close."""
 
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
@@ -109,7 +107,7 @@ class _RawSocket:
         code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
         if code == lib.NNG_EAGAIN:
             return None
-        _check(code)
+        check(code)
         message = holder[0]
         try:
             pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
@@ -138,28 +136,28 @@ class _RawSocket:
         self._socket.__dict__.pop("_socket", None)
 
 
-def _build(pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> Any:
+def build(pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> Any:
     """A message of nng's; it is ours until nng takes it."""
     fork.check()
     holder = ffi.new("nng_msg **")
-    _check(lib.nng_msg_alloc(holder, 0))
+    check(lib.nng_msg_alloc(holder, 0))
     message = holder[0]
     try:
-        _check(lib.nng_msg_reserve(message, len(head) + sum(map(len, pieces))))
-        _check(lib.nng_msg_append(message, head, len(head)))
+        check(lib.nng_msg_reserve(message, len(head) + sum(map(len, pieces))))
+        check(lib.nng_msg_append(message, head, len(head)))
         for piece in pieces:
             if len(piece):
-                _check(lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece)))
+                check(lib.nng_msg_append(message, ffi.from_buffer(piece), len(piece)))
         if pipe is not None:
-            _check(lib.nng_msg_header_append_u32(message, pipe))
-        _check(lib.nng_msg_header_append_u32(message, _END))
+            check(lib.nng_msg_header_append_u32(message, pipe))
+        check(lib.nng_msg_header_append_u32(message, _END))
     except BaseException:
         lib.nng_msg_free(message)
         raise
     return message
 
 
-class ListeningSocket(_RawSocket):
+class ListeningSocket(RawSocket):
     """Raw REP0: many peers, addressed by pipe. The callbacks run on nng's threads."""
 
     def __init__(
@@ -184,7 +182,7 @@ class ListeningSocket(_RawSocket):
         """
         try:
             if url.startswith("tls+"):
-                config = _tls(credentials, pynng.TLSConfig.MODE_SERVER)
+                config = tls(credentials, pynng.TLSConfig.MODE_SERVER)
                 self._tls.append(config)
                 self._socket.tls_config = config
             listener = self._socket.listen(url)
@@ -197,12 +195,12 @@ class ListeningSocket(_RawSocket):
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
         """Hand one frame for a peer to nng; silently nothing where the pipe is gone."""
-        message = _build(pipe, head, pieces)
+        message = build(pipe, head, pieces)
         # never waits: what a pipe has no room for, nng drops, which is what windows are for
         code = lib.nng_sendmsg(self._raw, message, 0)
         if code:
             lib.nng_msg_free(message)
-            _check(code)
+            check(code)
 
     def close_pipe(self, pipe: int) -> None:
         """Cut one peer off."""
@@ -210,167 +208,3 @@ class ListeningSocket(_RawSocket):
         if handle is not None:
             # fails only where it is closed already
             lib.nng_pipe_close(handle.pipe)
-
-
-class _Line:
-    """The one pipe that a dialling socket ever has, and the news of its end."""
-
-    def __init__(self) -> None:
-        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
-        # which is closed with the last object that may look at it
-        self.fd, self._write = os.pipe()
-        self.lost = False
-        self._admitted = False
-
-    def admit(self, pipe: Any) -> None:
-        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
-        if self._admitted:
-            pipe.close()
-        self._admitted = True
-
-    def end(self, _: Any = None) -> None:
-        if not self.lost:
-            self.lost = True
-            os.write(self._write, b"\0")
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-        os.close(self._write)
-
-
-class DiallingSocket(_RawSocket):
-    """Raw REQ0: one peer."""
-
-    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
-        super().__init__(
-            lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
-        )
-        self._line = _Line()
-        # what was taken in is told in its order; held for as long as nng takes to look at a frame
-        self._order = threading.Lock()
-        self._waiting = 0
-        self._socket.add_pre_pipe_connect_cb(watch.add)
-        self._socket.add_post_pipe_remove_cb(watch.remove)
-        self._socket.add_pre_pipe_connect_cb(self._line.admit)
-        self._socket.add_post_pipe_remove_cb(self._line.end)
-
-    @property
-    def end_fd(self) -> int:
-        """Readable once the peer is gone."""
-        return self._line.fd
-
-    @property
-    def lost(self) -> bool:
-        """True once the peer is gone, or the socket closed."""
-        return self._line.lost
-
-    def dial(self, url: str, credentials: Credentials) -> None:
-        """Connect.
-
-        Raises:
-            TransportError: nobody listens there.
-            HandshakeError: TLS failed.
-        """
-        # before, so that no fork finds a descriptor that nobody knows of
-        fork.remember_dialled(url)
-        try:
-            if url.startswith("tls+"):
-                config = _tls(credentials, pynng.TLSConfig.MODE_CLIENT)
-                self._tls.append(config)
-                self._socket.tls_config = config
-            self._socket.dial(url, block=True)
-        except (pynng.CryptoError, pynng.AuthenticationError) as error:
-            msg = (
-                f"TLS to {url} failed ({str(error).lower()}); the listener is of another run, the "
-                "clocks of the two hosts differ by more than ten minutes, or something in between "
-                "is no tunnel"
-            )
-            raise HandshakeError(msg) from error
-        except pynng.NNGException as error:
-            msg = f"cannot reach {url}: {str(error).lower()}"
-            raise TransportError(msg) from error
-
-    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
-        """Hand one frame to nng; waits while the listener holds us back.
-
-        Args:
-            head: makes the header; asked again after a wait, so that it tells the newest.
-            pieces: the body.
-
-        Raises:
-            TransportError: the peer is gone, or the socket closed.
-        """
-        with self._order:
-            message = _build(None, head(), pieces)
-            code = self._offer(message)
-            if not code:
-                return
-            self._waiting += 1
-        while code:
-            try:
-                if code != lib.NNG_EAGAIN:
-                    _check(code)
-                self._wait_for_room()
-            except BaseException:
-                lib.nng_msg_free(message)
-                with self._order:
-                    self._waiting -= 1
-                raise
-            with self._order:
-                ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
-                code = self._offer(message)
-                self._waiting -= not code
-
-    def post(self, head: Callable[[], bytes]) -> None:
-        """Send a frame without a body and never wait for room, nor fail where the peer is gone.
-
-        A reader that waited could wait for a peer whose reader waits for ours. Nor may it be left
-        to nng: with a send under way, a send that must not wait leaves it pointers to nothing.
-        """
-        with self._order:
-            message = _build(None, head(), ())
-            code = self._offer(message)
-            if code:
-                lib.nng_msg_free(message)
-            if code != lib.NNG_EAGAIN or self._waiting:
-                # whoever waits for room tells the newest
-                return
-        threading.Thread(
-            target=self._post_later, args=(head,), name="fiber-post", daemon=True
-        ).start()
-
-    def _post_later(self, head: Callable[[], bytes]) -> None:
-        try:
-            self.send(head)
-        except TransportError:
-            # nobody is left to be told
-            return
-
-    def _offer(self, message: Any) -> int:
-        # no try around it: an interrupt must not free what nng may have taken
-        code: int = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
-        return code
-
-    def _wait_for_room(self) -> None:
-        holder = ffi.new("int *")
-        _check(lib.nng_socket_get_int(self._raw, b"send-fd", holder))
-        poll = select.poll()
-        poll.register(holder[0], select.POLLIN)
-        poll.register(self._line.fd, select.POLLIN)
-        poll.poll()
-        if self._line.lost:
-            msg = "the connection is gone"
-            raise TransportError(msg)
-
-    def close(self) -> None:
-        """Close it; what was handed to nng and not sent yet is lost."""
-        # first, so that whoever meets a closed socket knows why
-        self._line.end()
-        super().close()
-
-    def abandon(self) -> None:
-        """In a process forked by the user: never touch nng again."""
-        super().abandon()
-        # no byte: the other end of the pipe is the parent's
-        self._line.lost = True
-        self._order = threading.Lock()

@@ -1,0 +1,202 @@
+"""The dialler's raw REQ0 socket: one peer, back-pressure that can be interrupted, a clear end."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynng
+from pynng import ffi, lib
+
+from fiber.exceptions import HandshakeError, TransportError
+from fiber.transport import fork, watch, wire
+from fiber.transport.identity import Credentials
+from fiber.transport.nng import RawSocket, build, check, tls
+
+# milliseconds until nng redials, which is of no use here, see _Line.admit
+_NEVER = 10**9
+
+
+class _Line:
+    """The one pipe that a dialling socket ever has, and the news of its end."""
+
+    def __init__(self) -> None:
+        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
+        # which is closed with the last object that may look at it
+        self.fd, self._write = os.pipe()
+        self.lost = False
+        self._admitted = False
+
+    def admit(self, pipe: Any) -> None:
+        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
+        if self._admitted:
+            pipe.close()
+        self._admitted = True
+
+    def end(self, _: Any = None) -> None:
+        if not self.lost:
+            self.lost = True
+            os.write(self._write, b"\0")
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+        os.close(self._write)
+
+
+class DiallingSocket(RawSocket):
+    """Raw REQ0: one peer."""
+
+    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
+        super().__init__(
+            lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
+        )
+        self._line = _Line()
+        # what was taken in is told in its order; held for as long as nng takes to look at a frame
+        self._order = threading.Lock()
+        self._waiting = 0
+        self._socket.add_pre_pipe_connect_cb(watch.add)
+        self._socket.add_post_pipe_remove_cb(watch.remove)
+        self._socket.add_pre_pipe_connect_cb(self._line.admit)
+        self._socket.add_post_pipe_remove_cb(self._line.end)
+
+    @property
+    def end_fd(self) -> int:
+        """Readable once the peer is gone."""
+        return self._line.fd
+
+    @property
+    def lost(self) -> bool:
+        """True once the peer is gone, or the socket closed."""
+        return self._line.lost
+
+    def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
+        """Connect; waits in a way that signals may interrupt.
+
+        Raises:
+            TransportError: nobody listens there, or answers in time; the socket is closed then.
+            HandshakeError: TLS failed.
+        """
+        # before, so that no fork finds a descriptor that nobody knows of
+        fork.remember_dialled(url)
+        failures: list[Exception] = []
+
+        def connect() -> None:
+            try:
+                if url.startswith("tls+"):
+                    config = tls(credentials, pynng.TLSConfig.MODE_CLIENT)
+                    self._tls.append(config)
+                    self._socket.tls_config = config
+                self._socket.dial(url, block=True)
+            except Exception as error:
+                failures.append(error)
+
+        # nng waits as long as it takes, for ever where a TLS listener says nothing
+        thread = threading.Thread(target=connect, name="fiber-dial", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if thread.is_alive():
+            self.close()
+            thread.join()
+            msg = f"{url} did not answer within {timeout:g} s"
+            raise TransportError(msg)
+        for error in failures:
+            if not isinstance(error, pynng.NNGException):
+                raise error
+            text = str(error).lower()
+            if isinstance(error, (pynng.CryptoError, pynng.AuthenticationError)):
+                msg = (
+                    f"TLS to {url} failed ({text}); the listener is of another run, the clocks of "
+                    "the two hosts differ by more than ten minutes, or something in between is no "
+                    "tunnel"
+                )
+                raise HandshakeError(msg) from error
+            msg = f"cannot reach {url}: {text}"
+            raise TransportError(msg) from error
+
+    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
+        """Hand one frame to nng; waits while the listener holds us back.
+
+        Args:
+            head: makes the header; asked again after a wait, so that it tells the newest.
+            pieces: the body.
+
+        Raises:
+            TransportError: the peer is gone, or the socket closed.
+        """
+        with self._order:
+            message = build(None, head(), pieces)
+            code = self._offer(message)
+            if not code:
+                return
+            self._waiting += 1
+        while code:
+            try:
+                if code != lib.NNG_EAGAIN:
+                    check(code)
+                self._wait_for_room()
+            except BaseException:
+                lib.nng_msg_free(message)
+                with self._order:
+                    self._waiting -= 1
+                raise
+            with self._order:
+                ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
+                code = self._offer(message)
+                self._waiting -= not code
+
+    def post(self, head: Callable[[], bytes]) -> None:
+        """Send a frame without a body and never wait for room, nor fail where the peer is gone.
+
+        A reader that waited could wait for a peer whose reader waits for ours. Nor may it be left
+        to nng: with a send under way, a send that must not wait leaves it pointers to nothing.
+        """
+        with self._order:
+            message = build(None, head(), ())
+            code = self._offer(message)
+            if code:
+                lib.nng_msg_free(message)
+            if code != lib.NNG_EAGAIN or self._waiting:
+                # whoever waits for room tells the newest
+                return
+        threading.Thread(
+            target=self._post_later, args=(head,), name="fiber-post", daemon=True
+        ).start()
+
+    def _post_later(self, head: Callable[[], bytes]) -> None:
+        try:
+            self.send(head)
+        except TransportError:
+            # nobody is left to be told
+            return
+
+    def _offer(self, message: Any) -> int:
+        # no try around it: an interrupt must not free what nng may have taken
+        code: int = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+        return code
+
+    def _wait_for_room(self) -> None:
+        holder = ffi.new("int *")
+        check(lib.nng_socket_get_int(self._raw, b"send-fd", holder))
+        poll = select.poll()
+        poll.register(holder[0], select.POLLIN)
+        poll.register(self._line.fd, select.POLLIN)
+        poll.poll()
+        if self._line.lost:
+            msg = "the connection is gone"
+            raise TransportError(msg)
+
+    def close(self) -> None:
+        """Close it; what was handed to nng and not sent yet is lost."""
+        # first, so that whoever meets a closed socket knows why
+        self._line.end()
+        super().close()
+
+    def abandon(self) -> None:
+        """In a process forked by the user: never touch nng again."""
+        super().abandon()
+        # no byte: the other end of the pipe is the parent's
+        self._line.lost = True
+        self._order = threading.Lock()

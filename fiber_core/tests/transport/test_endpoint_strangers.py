@@ -1,0 +1,217 @@
+"""The listening side among strangers and liars: the others are served all the while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import socket
+import threading
+
+import psutil
+import pynng
+import pytest
+
+import soak
+from fiber.dispatch.protocol import Done
+from fiber.transport import wire
+from fiber.transport.identity import Credentials
+from fiber.transport.wire import Kind
+from transport_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, until, warnings
+
+DAMAGED = soak.count(10_000)
+
+
+class TestStrangers:
+    """Who has not proved to be of this run gets nothing, and keeps nobody from anything."""
+
+    @pytest.mark.parametrize(
+        "junk",
+        [
+            b"",
+            b"x",
+            b"GET / HTTP/1.1\r\n\r\n",
+            bytes(1000),
+            os.urandom(5000),
+            b"\x00SP\x00\x00\x30\x00\x00" + os.urandom(3000),
+            b"\x00SP\x00\x00\x30\x00\x00" + b"\x01" + b"\xff" * 8 + os.urandom(100),
+        ],
+    )
+    def test_junk_on_a_bare_socket_harms_nobody(self, listening, junk):
+        link = listening.link()
+        for _ in range(5):
+            with bare(listening) as probe, contextlib.suppress(OSError):
+                probe.sendall(junk)
+            with bare(listening) as probe, contextlib.suppress(OSError):
+                probe.sendall(junk)
+                probe.shutdown(socket.SHUT_WR)
+                probe.recv(100)
+        assert echoes(link)
+        assert echoes(listening.link("another"))
+
+    def test_one_that_says_nothing_holds_nobody_up(self, listening):
+        link = listening.link()
+        with contextlib.ExitStack() as held:
+            for _ in range(30):
+                held.enter_context(bare(listening))
+            assert echoes(link)
+            assert echoes(listening.link("another"))
+
+    def test_one_that_connects_properly_and_says_nothing_is_cut_off(self, listen, scheme, caplog):
+        listening = listen(scheme, proof_timeout=0.2)
+        silent = listening.stranger()
+        assert silent.is_cut_off()
+        assert "a peer did not prove who it is in time" in caplog.text
+        until(lambda: not listening.endpoint._peers)
+
+    def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
+        listening = listen(scheme, proof_timeout=0.2)
+        stranger = listening.stranger()
+        from fiber.transport.handshake import Dialler
+
+        kind, body = Dialler(listening.credentials, hello("x")).hello()
+        stranger.say(frame(kind, body))
+        assert stranger.hear().kind is Kind.CHALLENGE
+        assert stranger.is_cut_off()
+
+    def test_one_that_is_proven_is_not_cut_off(self, listen, scheme):
+        listening = listen(scheme, proof_timeout=0.2)
+        link = listening.link()
+        late = threading.Event()
+        listening.reactor.call_later(0.4, late.set)
+        assert late.wait(PATIENCE)
+        assert echoes(link)
+
+    @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.HELLO])
+    def test_any_frame_but_a_hello_ends_it(self, listen, kind):
+        listening = listen()
+        mailbox = Mailbox()
+        listening.endpoint.serve(0, mailbox)
+        stranger = listening.stranger()
+        stranger.say(frame(kind, b"{}", target=0))
+        assert stranger.is_cut_off()
+        assert mailbox.messages.empty()
+
+    @pytest.mark.parametrize("kind", Kind)
+    def test_nothing_is_unpickled(self, listen, folder, kind):
+        """A pickle that would leave a file behind is sent as everything there is."""
+        listening = listen()
+        mark = folder / "unpickled"
+        bomb = pickle.dumps(Bomb(str(mark)))
+        listening.endpoint.serve(1, Pool(listening.reactor).dispatcher)
+        for body in (bomb, wire.joined(wire.pack(bomb)), Done(1, 0, 1, 0.1, 1).encode() + bomb):
+            stranger = listening.stranger()
+            stranger.say(frame(kind, body))
+            assert stranger.is_cut_off()
+        assert not mark.exists()
+
+    def test_large_frames_are_refused_before_they_are_looked_at(self, listening, caplog):
+        link = listening.link()
+        stranger = listening.stranger()
+        stranger.say(frame(Kind.HELLO, b"x" * wire.MAX_UNPROVEN))
+        assert stranger.is_cut_off()
+        assert "65568 bytes from a peer that has not proved who it is" in caplog.text
+        assert echoes(link)
+
+    def test_frames_beyond_the_limit_of_the_run_end_the_connection(self, listen, scheme):
+        listening = listen(scheme, max_frame=2**17)
+        link = listening.link()
+        for proven in (False, True):
+            stranger = listening.stranger()
+            if proven:
+                stranger.prove(hello("too large"))
+            stranger.say(frame(Kind.CAST, b"x" * 2**18))
+            assert stranger.is_cut_off()
+        assert echoes(link)
+
+    def test_an_announced_size_alone_costs_no_memory(self, listen):
+        """4 MiB frames, each announced by a few bytes on connections that then say no more."""
+        listening = listen()
+        process = psutil.Process()
+        with contextlib.ExitStack() as held:
+            before = process.memory_info().rss
+            for _ in range(64):
+                probe = held.enter_context(bare(listening))
+                with contextlib.suppress(OSError):
+                    probe.sendall(b"\x00SP\x00\x00\x30\x00\x00")
+                    probe.sendall(b"\x01" + (wire.MAX_FRAME).to_bytes(8, "big"))
+            assert echoes(listening.link())
+            assert process.memory_info().rss - before < 64 * 2**20
+
+    def test_an_ordinary_requester_of_nng_gets_nothing(self, listen):
+        listening = listen()
+        with pynng.Req0(dial=listening.url, recv_timeout=50, block_on_dial=True) as request:
+            for body in (b"", b"junk", frame(Kind.CALL, b"x"), os.urandom(1000)):
+                request.send(body)
+                with pytest.raises(pynng.Timeout):
+                    request.recv()
+        assert echoes(listening.link())
+
+    def test_tls_without_a_certificate_of_the_run_gets_no_connection(self, listen):
+        listening = listen("tls+tcp")
+        run, other = listening.credentials, Credentials.new().with_certificate()
+        for options in (
+            {"ca_string": run.certificate},
+            {"ca_string": run.certificate, "server_name": "fiber"},
+            {
+                "ca_string": run.certificate,
+                "server_name": "fiber",
+                "own_cert_string": other.certificate,
+                "own_key_string": other.private_key,
+            },
+        ):
+            config = pynng.TLSConfig(pynng.TLSConfig.MODE_CLIENT, **options)
+            with (
+                pynng.Req0(tls_config=config, recv_timeout=500) as request,
+                contextlib.suppress(pynng.NNGException),
+            ):
+                request.dial(listening.url, block=True)
+                request.send(b"let me in", block=False)
+                request.recv()
+                pytest.fail("it was let in")
+        assert listening.endpoint._peers == {}
+        assert echoes(listening.link())
+
+    def test_hundreds_of_them_fill_no_log_and_leave_nothing(self, listen, caplog):
+        listening = listen()
+        link = listening.link()
+        process = psutil.Process()
+        before = process.num_fds()
+        draw = random.Random(3)
+        for _ in range(300):
+            stranger = listening.stranger()
+            stranger.say(draw.randbytes(draw.randrange(100)))
+            assert stranger.is_cut_off()
+            stranger.close()
+            listening._opened.remove(stranger)
+        del stranger
+        until(lambda: process.num_fds() <= before)
+        assert 1 <= len(warnings(caplog)) <= 5
+        assert echoes(link)
+
+
+@contextlib.contextmanager
+def bare(listening):
+    """A connection without any protocol."""
+    if listening.url.startswith("ipc://"):
+        probe = socket.socket(socket.AF_UNIX)
+        where = listening.url[len("ipc://") :]
+    else:
+        probe = socket.socket()
+        host, _, port = listening.url.rpartition("//")[2].rpartition(":")
+        where = host, int(port)
+    with probe:
+        probe.settimeout(5)
+        probe.connect(where)
+        yield probe
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
