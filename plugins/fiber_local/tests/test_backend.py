@@ -233,6 +233,17 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(driver, changes, words):
         driver.submit("exit_with", b"\0", **changes)
 
 
+def test_a_job_without_a_program_is_refused(driver):
+    with pytest.raises(SubmitError, match="program has no program to run"):
+        driver.submit([])
+
+
+def test_any_name_will_do_for_a_prefix(driver):
+    job = driver.submit(["echo", "x"], name="a\udcff", log_prefix=True)
+
+    assert driver.end(job).exit_code == 0
+
+
 def test_jobs_have_the_environment_and_folder_of_now(driver, monkeypatch, tmp_path):
     driver.end(driver.submit("exit_with", b"\0"))
     monkeypatch.setenv("SET_LATER", "yes")

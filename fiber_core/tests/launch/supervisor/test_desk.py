@@ -90,7 +90,7 @@ def test_a_process_hears_of_its_own_jobs_alone(supervised):
 
 def test_a_channel_reaches_no_job_of_another(supervised):
     _, other = nested(supervised, b"wait")
-    from fiber.launch.supervisor.journal import read_journal
+    from fiber.launch.supervisor.history import read_journal
 
     (job,) = [j for j in read_journal(supervised.folder).values() if j.parent is not None]
     supervised.client.kill(job.id)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fiber.launch.pids import start_time
-from fiber.launch.supervisor.journal import JOURNAL, Journal, read_journal
+from fiber.launch.supervisor.history import read_journal
+from fiber.launch.supervisor.journal import JOURNAL, Journal
 from fiber.launch.supervisor.verdict import judge
-from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobSpec, JobState, ProcessStatus
 
 SPEC = JobSpec(
     run_id="0badcafe",
@@ -63,63 +63,11 @@ def test_what_happened_is_read_back(journal, tmp_path):
     assert job.submitted <= job.ended
 
 
-def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
-    journal.submitted("a", SPEC, None, "host")
-    journal.started("a", 0, os.getpid())
-
-    job = read_journal(tmp_path)["a"]
-
-    assert job.living() == (os.getpid(),)
-    assert job.status().state is JobState.RUNNING
-    # the same number, begun at another time, is somebody else
-    job.start_times[os.getpid()] = start_time(os.getpid()) + 1
-    assert job.living() == ()
-
-
-def test_what_was_not_said_to_end_was_lost_with_its_supervisor(journal, tmp_path):
-    journal.submitted("a", SPEC, None, "host")
-    journal.started("a", 0, os.getpid())
-    job = read_journal(tmp_path)["a"]
-    job.supervisor = (os.getpid(), 0.0)
-
-    status = job.status()
-
-    assert status.state is JobState.FAILED
-    assert status.reason == Reason(ReasonKind.NODE_LOST)
-    assert [p.exit_code for p in status.processes] == [-9, -9]
-
-
-def test_a_job_is_told_as_users_know_it(journal, tmp_path):
-    journal.submitted("a", SPEC, None, "host")
-    journal.started("a", 1, 4711)
-
-    job = read_journal(tmp_path)["a"].job("local", "/run")
-
-    assert (job.id, job.name, job.run_id, job.backend) == ("a", "näme", "0badcafe", "local")
-    assert job.data == {"pids": [4711], "host": "host", "directory": "/run"}
-    assert job.argv == SPEC.argv
-
-
 def test_no_secret_is_written_down(journal, tmp_path):
     journal.submitted("a", SPEC, None, "host")
 
     assert "secret" not in (tmp_path / JOURNAL).read_text()
     assert (tmp_path / JOURNAL).stat().st_mode & 0o077 == 0
-
-
-def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
-    journal.submitted("a", SPEC, None, "host")
-    with (tmp_path / JOURNAL).open("ab") as file:
-        file.write(b'{"event":"submitted","jo\n[1]\n\xff\n{"event":"started","job":"a"}\n')
-        file.write(b'{"event":"ended","job":"nobody","index":0}\n{"event":"new","job":"a"}\n')
-    journal.submitted("b", SPEC, None, "host")
-
-    assert list(read_journal(tmp_path)) == ["a", "b"]
-
-
-def test_a_missing_journal_has_no_jobs(tmp_path):
-    assert read_journal(tmp_path) == {}
-    assert read_journal(tmp_path / "missing") == {}
 
 
 def test_supervisors_of_one_run_share_a_journal(tmp_path, failures):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber.launch.supervisor.journal import read_journal
+from fiber.launch.supervisor.history import read_journal
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, until_gone
 

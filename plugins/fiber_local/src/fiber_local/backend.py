@@ -14,7 +14,7 @@ import attrs
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
 from fiber.launch.cpus import cpu_count, memory_total
-from fiber.launch.supervisor.journal import JournaledJob
+from fiber.launch.supervisor.history import JournaledJob
 from fiber.launch.supervisor.messages import Accepted
 from fiber.model import (
     BackendContext,
@@ -61,6 +61,7 @@ class LocalBackend(Backend):
         self._supervisors = Supervisors(
             context, config, self._host, self._devices, self._feed.publish
         )
+        self._journals = host.Journals(context.run_directory)
         self._lock = threading.Lock()
         self._enders: list[threading.Thread] = []
         self._owner = os.getpid()
@@ -73,6 +74,9 @@ class LocalBackend(Backend):
             raise CapabilityError(self.name, "images", f"image {spec.image!r}")
         if spec.volumes:
             raise CapabilityError(self.name, "volumes", f"volume {spec.volumes[0].source!r}")
+        if not spec.argv and spec.entry is None:
+            msg = f"{spec.name} has no program to run: argv is empty"
+            raise SubmitError(msg)
         plain = _plain(spec)
         jobs: list[Job] = []
 
@@ -163,15 +167,14 @@ class LocalBackend(Backend):
     def list(self, run_id: str | None = None) -> Sequence[Job]:
         """Jobs of one run or of all runs of this user on this host, ended ones included."""
         return [
-            job.job(self.name, str(directory))
-            for directory, job in host.jobs(self._context.run_directory, run_id)
+            job.job(self.name, str(directory)) for directory, job in self._journals.jobs(run_id)
         ]
 
     def cleanup(self, run_id: str) -> None:
         """End the jobs of a run and remove what they left."""
         if run_id == self._context.run_id:
             self._supervisors.end()
-        jobs = list(host.jobs(self._context.run_directory, run_id))
+        jobs = list(self._journals.jobs(run_id))
         host.end_all([job for _, job in jobs])
         for directory in dict.fromkeys(directory for directory, _ in jobs):
             host.forget(directory)
@@ -235,7 +238,7 @@ class LocalBackend(Backend):
         return status
 
     def _journaled_run(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        for directory, found in host.jobs(self._context.run_directory, run_id):
+        for directory, found in self._journals.jobs(run_id):
             job = found.job(self.name, str(directory))
             if not self._is_ours(job):
                 status = found.status()
@@ -243,7 +246,7 @@ class LocalBackend(Backend):
 
     def _journaled(self, job: Job) -> JournaledJob:
         directory = job.data.get("directory")
-        found = host.find(directory, job.id) if isinstance(directory, str) else None
+        found = self._journals.find(directory, job.id) if isinstance(directory, str) else None
         if found is None:
             msg = f"there is no job {job.id} ({job.name}) on {self._host}"
             raise UnknownJobError(msg)

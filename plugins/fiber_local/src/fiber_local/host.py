@@ -14,35 +14,52 @@ from pathlib import Path
 
 from fiber.launch import rundir
 from fiber.launch.pids import is_same
-from fiber.launch.supervisor.journal import JOURNAL, JournaledJob, read_journal
+from fiber.launch.supervisor.history import History, JournaledJob
+from fiber.launch.supervisor.journal import JOURNAL
 from fiber.launch.supervisor.kernel import ProcessWatch
 from fiber.launch.supervisor.orphans import DETACHED_TITLE
 
-__all__ = ["end_all", "end_processes", "find", "forget", "jobs", "signal_processes"]
+__all__ = ["Journals", "end_all", "end_processes", "forget", "signal_processes"]
 
 #: seconds that killed processes may take to end
 _KILLED = 5.0
 
 
-def jobs(own: str | None, run_id: str | None) -> Iterator[tuple[Path, JournaledJob]]:
-    """Jobs of this user with their run directories, as journals tell of them.
+class Journals:
+    """Journals of this user's runs on this host; thread-safe.
 
     Args:
         own: a run directory that is looked at wherever it is.
-        run_id: only that run's; None: all.
     """
-    folders = [] if own is None else [Path(own)]
-    folders += sorted(rundir.run_root().iterdir())
-    for folder in dict.fromkeys(folders):
-        if run_id is None or folder.name == run_id or str(folder) == own:
-            for job in read_journal(folder).values():
-                if run_id is None or job.run_id == run_id:
-                    yield folder, job
 
+    def __init__(self, own: str | None) -> None:
+        self._own = own
+        self._histories: dict[str, History] = {}
+        self._lock = threading.Lock()
 
-def find(directory: str, job_id: str) -> JournaledJob | None:
-    """A job in the journal of a run directory."""
-    return read_journal(directory).get(job_id)
+    def jobs(self, run_id: str | None) -> Iterator[tuple[Path, JournaledJob]]:
+        """Jobs with their run directories.
+
+        Args:
+            run_id: only that run's; None: all.
+        """
+        folders = [] if self._own is None else [Path(self._own)]
+        folders += sorted(rundir.run_root().iterdir())
+        for folder in dict.fromkeys(folders):
+            if run_id is None or folder.name == run_id or str(folder) == self._own:
+                for job in self._read(str(folder)):
+                    if run_id is None or job.run_id == run_id:
+                        yield folder, job
+
+    def find(self, directory: str, job_id: str) -> JournaledJob | None:
+        """A job in the journal of a run directory."""
+        return next((job for job in self._read(directory) if job.id == job_id), None)
+
+    def _read(self, directory: str) -> list[JournaledJob]:
+        with self._lock:
+            if directory not in self._histories:
+                self._histories[directory] = History(directory)
+            return list(self._histories[directory].jobs().values())
 
 
 def signal_processes(job: JournaledJob, signum: int, index: int | None = None) -> None:

@@ -1,35 +1,24 @@
 """The journal of a run's jobs on one host, by which other processes know them.
 
 ``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
-start time that makes a process id unmistakable) and ``ended``. Supervisors append to it; it is
-read without them.
+start time that makes a process id unmistakable) and ``ended``. Supervisors append to it;
+:mod:`~fiber.launch.supervisor.history` reads it without them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
+from fiber.launch.pids import start_time
+from fiber.launch.supervisor.jobs import Owner
+from fiber.model import JobSpec, ProcessStatus
 
-from fiber.launch.pids import is_same, start_time
-from fiber.launch.supervisor.jobs import Owner, combine
-from fiber.model import (
-    Job,
-    JobSpec,
-    JobState,
-    JobStatus,
-    ProcessStatus,
-    Reason,
-    ReasonKind,
-)
-
-__all__ = ["JOURNAL", "Journal", "JournaledJob", "read_journal"]
+__all__ = ["JOURNAL", "Journal"]
 
 #: name of the file in a run directory
 JOURNAL = "jobs.jsonl"
@@ -121,136 +110,3 @@ class Journal:
     def _fail(self, error: OSError) -> None:
         self._broken = True
         self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
-
-
-@attrs.define(kw_only=True)
-class JournaledJob:
-    """A job as its journal tells of it."""
-
-    #: its id
-    id: str
-    #: the name asked for
-    name: str
-    #: the run it belongs to
-    run_id: str
-    #: its program and arguments
-    argv: tuple[str, ...]
-    #: the job that submitted it; None for the master's
-    parent: str | None
-    #: where it runs
-    host: str
-    #: process id and start time of its supervisor
-    supervisor: tuple[int, float | None]
-    #: when it was submitted, seconds since the epoch
-    submitted: float
-    #: when it ended, seconds since the epoch
-    ended: float | None = None
-    #: its processes as last written down
-    processes: list[ProcessStatus]
-    #: start times by process id
-    start_times: dict[int, float | None] = attrs.field(factory=dict)
-
-    def living(self) -> tuple[int, ...]:
-        """Process ids of it that live and are the ones written down."""
-        return tuple(
-            p.pid
-            for p in self.processes
-            if p.pid is not None
-            and not p.state.is_terminal
-            and is_same(p.pid, self.start_times.get(p.pid))
-        )
-
-    def status(self) -> JobStatus:
-        """Its status now: what was written down, held against the supervisor that writes it.
-
-        What was not said to have ended when the supervisor was lost was lost with it.
-        """
-        is_watched = is_same(*self.supervisor)
-        return combine(
-            [p if p.state.is_terminal or is_watched else _lost(p) for p in self.processes],
-            host=self.host,
-        )
-
-    def job(self, backend: str, directory: str) -> Job:
-        """The job as users of a backend know it."""
-        pids = [p.pid for p in self.processes if p.pid is not None]
-        return Job(
-            id=self.id,
-            name=self.name,
-            run_id=self.run_id,
-            backend=backend,
-            data={"pids": pids, "host": self.host, "directory": directory},
-            argv=self.argv,
-            submitted=self.submitted,
-        )
-
-
-def _lost(process: ProcessStatus) -> ProcessStatus:
-    return attrs.evolve(
-        process,
-        state=JobState.FAILED,
-        reason=Reason(ReasonKind.NODE_LOST),
-        exit_code=-signal.SIGKILL,
-        message="lost with its supervisor",
-    )
-
-
-def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
-    """All jobs in the journal of a run directory, in the order of their submission."""
-    jobs: dict[str, JournaledJob] = {}
-    for event in _events(Path(directory, JOURNAL)):
-        try:
-            _apply(jobs, event)
-        except (KeyError, TypeError, ValueError, IndexError):
-            # a line cut short by a full disk, or of another version
-            continue
-    return jobs
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for line in text.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
-    if event["event"] == "submitted":
-        jobs[event["job"]] = JournaledJob(
-            id=event["job"],
-            name=event["name"],
-            run_id=event["run"],
-            argv=tuple(event["argv"]),
-            parent=event["parent"],
-            host=event["host"],
-            supervisor=(event["supervisor"][0], event["supervisor"][1]),
-            submitted=event["time"],
-            processes=[
-                ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
-            ],
-        )
-        return
-    job = jobs[event["job"]]
-    index = event["index"]
-    if event["event"] == "started":
-        job.start_times[event["pid"]] = event["start_time"]
-        job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
-    elif event["event"] == "ended":
-        kind = event["reason"]
-        job.ended = event["time"]
-        job.processes[index] = attrs.evolve(
-            job.processes[index],
-            state=JobState(event["state"]),
-            reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),
-            exit_code=event["exit_code"],
-            message=event["message"],
-            log_tail=tuple(event["log_tail"]),
-            peak_memory=event["peak_memory"],
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -62,7 +63,14 @@ def _read_options(descriptor: int) -> SupervisorOptions:
 
 def _exactly(descriptor: int, size: int) -> bytes:
     data = b""
+    starter = os.getppid()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
     while len(data) < size:
+        # a fork of the starter's may hold the other end: then its death brings no end of file
+        while not poll.poll(1000):
+            if os.getppid() != starter:
+                os._exit(0)
         more = os.read(descriptor, size - len(data))
         if not more:
             # whoever started this process has ended meanwhile

@@ -154,7 +154,9 @@ class JobRunner:
                 sink=self._sinks[which] if self._sinks else None,
                 log=running.log,
                 tail=tail,
-                prefix=f"[{launch.spec.name}] ".encode() if launch.spec.log_prefix else b"",
+                prefix=f"[{launch.spec.name}] ".encode("utf-8", "replace")
+                if launch.spec.log_prefix
+                else b"",
                 on_end=self._relays.discard,
             )
             process.relays.append(relay)

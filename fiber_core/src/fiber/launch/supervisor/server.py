@@ -13,8 +13,9 @@ from fiber.launch.supervisor import kernel, messages, orphans
 from fiber.launch.supervisor.channel import Channel
 from fiber.launch.supervisor.descriptors import Descriptors
 from fiber.launch.supervisor.desk import Desk
+from fiber.launch.supervisor.history import read_ids
 from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
-from fiber.launch.supervisor.journal import Journal, read_journal
+from fiber.launch.supervisor.journal import Journal
 from fiber.launch.supervisor.loop import Loop, Timer
 from fiber.launch.supervisor.messages import SupervisorOptions
 from fiber.launch.supervisor.runner import JobRunner
@@ -64,7 +65,7 @@ class Server:
         self._desk = Desk(
             self._table,
             self._runner,
-            known_ids=set(read_journal(options.run_directory)),
+            known_ids=read_ids(options.run_directory),
             on_submit=self._on_submit,
             on_shutdown=self._end,
         )
@@ -190,7 +191,7 @@ class Server:
         else:
             # the log of a detached supervisor, or the terminal that a master left
             with contextlib.suppress(OSError):
-                os.write(2, f"fiber: {words}\n".encode())
+                os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
 
     # -- jobs ---------------------------------------------------------------------------------
 

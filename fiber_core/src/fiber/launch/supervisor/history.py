@@ -1,0 +1,179 @@
+"""Reads the journal of a run's jobs, and holds it against the processes that live."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fiber.launch.pids import is_same
+from fiber.launch.supervisor.jobs import combine
+from fiber.launch.supervisor.journal import JOURNAL
+from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+__all__ = ["History", "JournaledJob", "read_ids", "read_journal"]
+
+_ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
+
+
+@attrs.define(kw_only=True)
+class JournaledJob:
+    """A job as its journal tells of it."""
+
+    #: its id
+    id: str
+    #: the name asked for
+    name: str
+    #: the run it belongs to
+    run_id: str
+    #: its program and arguments
+    argv: tuple[str, ...]
+    #: the job that submitted it; None for the master's
+    parent: str | None
+    #: where it runs
+    host: str
+    #: process id and start time of its supervisor
+    supervisor: tuple[int, float | None]
+    #: when it was submitted, seconds since the epoch
+    submitted: float
+    #: when it ended, seconds since the epoch
+    ended: float | None = None
+    #: its processes as last written down
+    processes: list[ProcessStatus]
+    #: start times by process id
+    start_times: dict[int, float | None] = attrs.field(factory=dict)
+
+    def living(self) -> tuple[int, ...]:
+        """Process ids of it that live and are the ones written down."""
+        return tuple(
+            p.pid
+            for p in self.processes
+            if p.pid is not None
+            and not p.state.is_terminal
+            and is_same(p.pid, self.start_times.get(p.pid))
+        )
+
+    def status(self) -> JobStatus:
+        """Its status now: what was written down, held against the supervisor that writes it.
+
+        What was not said to have ended when the supervisor was lost was lost with it.
+        """
+        is_watched = is_same(*self.supervisor)
+        return combine(
+            [p if p.state.is_terminal or is_watched else _lost(p) for p in self.processes],
+            host=self.host,
+        )
+
+    def job(self, backend: str, directory: str) -> Job:
+        """The job as users of a backend know it."""
+        pids = [p.pid for p in self.processes if p.pid is not None]
+        return Job(
+            id=self.id,
+            name=self.name,
+            run_id=self.run_id,
+            backend=backend,
+            data={"pids": pids, "host": self.host, "directory": directory},
+            argv=self.argv,
+            submitted=self.submitted,
+        )
+
+
+def _lost(process: ProcessStatus) -> ProcessStatus:
+    return attrs.evolve(
+        process,
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.NODE_LOST),
+        exit_code=-signal.SIGKILL,
+        message="lost with its supervisor",
+    )
+
+
+class History:
+    """The jobs of a run directory, as its journal tells of them; reads what was appended only.
+
+    Args:
+        directory: the run directory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._path = Path(directory, JOURNAL)
+        self._jobs: dict[str, JournaledJob] = {}
+        self._read = 0
+        self._file: tuple[int, int] | None = None
+
+    def jobs(self) -> dict[str, JournaledJob]:
+        """All jobs, in the order of their submission; each call brings the same objects up to date."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if self._file != (status.st_dev, status.st_ino) or status.st_size < self._read:
+                    self._file, self._read, self._jobs = (status.st_dev, status.st_ino), 0, {}
+                file.seek(self._read)
+                text = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            self._file, self._jobs = None, {}
+            return self._jobs
+        # a line that is being written comes with the next look
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            try:
+                _apply(self._jobs, json.loads(line))
+            except (KeyError, TypeError, ValueError, IndexError):
+                # a line cut short by a full disk, or of another version
+                continue
+        return self._jobs
+
+
+def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
+    """All jobs in the journal of a run directory, in the order of their submission."""
+    return History(directory).jobs()
+
+
+def read_ids(directory: str | Path) -> set[str]:
+    """The ids of all jobs in a journal, however long it is, in little time."""
+    try:
+        text = Path(directory, JOURNAL).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {found.decode() for found in _ID.findall(text)}
+
+
+def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
+    if event["event"] == "submitted":
+        jobs[event["job"]] = JournaledJob(
+            id=event["job"],
+            name=event["name"],
+            run_id=event["run"],
+            argv=tuple(event["argv"]),
+            parent=event["parent"],
+            host=event["host"],
+            supervisor=(event["supervisor"][0], event["supervisor"][1]),
+            submitted=event["time"],
+            processes=[
+                ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
+            ],
+        )
+        return
+    job = jobs[event["job"]]
+    index = event["index"]
+    if event["event"] == "started":
+        job.start_times[event["pid"]] = event["start_time"]
+        job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
+    elif event["event"] == "ended":
+        kind = event["reason"]
+        job.ended = event["time"]
+        job.processes[index] = attrs.evolve(
+            job.processes[index],
+            state=JobState(event["state"]),
+            reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),
+            exit_code=event["exit_code"],
+            message=event["message"],
+            log_tail=tuple(event["log_tail"]),
+            peak_memory=event["peak_memory"],
+        )

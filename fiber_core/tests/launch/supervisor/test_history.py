@@ -1,0 +1,141 @@
+"""Who reads a journal knows the jobs of a run without asking anybody."""
+
+import os
+
+import attrs
+import pytest
+
+from fiber.launch.pids import start_time
+from fiber.launch.supervisor.history import History, read_ids, read_journal
+from fiber.launch.supervisor.journal import JOURNAL, Journal
+from fiber.launch.supervisor.verdict import judge
+from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
+
+SPEC = JobSpec(
+    run_id="0badcafe",
+    name="näme",
+    argv=("prog", "two words"),
+    processes=2,
+    private=b"secret",
+    env={"TOKEN": "secret"},
+)
+
+
+@pytest.fixture
+def failures():
+    return []
+
+
+@pytest.fixture
+def journal(tmp_path, failures):
+    journal = Journal(str(tmp_path), failures.append)
+    descriptor = journal.open()
+    yield journal
+    os.close(descriptor)
+
+
+def ended(index, pid, code):
+    verdict = judge(code << 8)
+    return ProcessStatus(
+        index=index,
+        state=verdict.state,
+        pid=pid,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        message=verdict.message,
+        log_tail=("last words",),
+        peak_memory=5,
+    )
+
+
+def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+
+    job = read_journal(tmp_path)["a"]
+
+    assert job.living() == (os.getpid(),)
+    assert job.status().state is JobState.RUNNING
+    # the same number, begun at another time, is somebody else
+    job.start_times[os.getpid()] = start_time(os.getpid()) + 1
+    assert job.living() == ()
+
+
+def test_what_was_not_said_to_end_was_lost_with_its_supervisor(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = (os.getpid(), 0.0)
+
+    status = job.status()
+
+    assert status.state is JobState.FAILED
+    assert status.reason == Reason(ReasonKind.NODE_LOST)
+    assert [p.exit_code for p in status.processes] == [-9, -9]
+
+
+def test_a_job_is_told_as_users_know_it(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 1, 4711)
+
+    job = read_journal(tmp_path)["a"].job("local", "/run")
+
+    assert (job.id, job.name, job.run_id, job.backend) == ("a", "näme", "0badcafe", "local")
+    assert job.data == {"pids": [4711], "host": "host", "directory": "/run"}
+    assert job.argv == SPEC.argv
+
+
+def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo\n[1]\n\xff\n{"event":"started","job":"a"}\n')
+        file.write(b'{"event":"ended","job":"nobody","index":0}\n{"event":"new","job":"a"}\n')
+    journal.submitted("b", SPEC, None, "host")
+
+    assert list(read_journal(tmp_path)) == ["a", "b"]
+
+
+def test_a_missing_journal_has_no_jobs(tmp_path):
+    assert read_journal(tmp_path) == {}
+    assert read_journal(tmp_path / "missing") == {}
+
+
+def test_a_history_reads_what_was_appended(journal, tmp_path):
+    history = History(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo')
+    assert list(history.jobs()) == ["a"]
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'b":1}\n')
+    journal.submitted("b", SPEC, None, "host")
+    journal.ended("b", ended(0, None, 3))
+
+    assert list(history.jobs()) == ["a", "b"]
+    assert history.jobs()["b"].processes[0].exit_code == 3
+
+
+def test_a_history_begins_anew_with_a_new_file(journal, tmp_path):
+    history = History(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    (tmp_path / JOURNAL).unlink()
+    assert history.jobs() == {}
+    other = Journal(str(tmp_path), print)
+    descriptor = other.open()
+    other.submitted("b", SPEC, None, "host")
+    os.close(descriptor)
+
+    assert list(history.jobs()) == ["b"]
+
+
+def test_ids_are_read_whatever_names_hold(journal, tmp_path):
+    journal.submitted("a1", attrs.evolve(SPEC, name='\n{"event":"submitted","job":"x"'), None, "h")
+    journal.submitted("b2", SPEC, None, "host")
+    journal.started("c3", 0, 1)
+
+    assert read_ids(tmp_path) == {"a1", "b2"}
+    assert read_ids(tmp_path / "missing") == set()

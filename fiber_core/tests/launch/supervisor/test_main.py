@@ -1,0 +1,32 @@
+"""What a supervisor process does before it serves."""
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from fiber.launch.supervisor import orphans
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_it_has_all_the_descriptors_it_may_have_and_jobs_have_the_usual(make):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = min(soft, 1000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lower, hard))
+    try:
+        supervised = make()
+        accepted = supervised.submit(["bash", "-c", "ulimit -Sn"])
+        supervised.end(accepted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    limits = Path(f"/proc/{supervised.process.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3:5] == [str(hard), str(hard)]
+    assert supervised.log(accepted) == f"{lower}\n"
+
+
+def test_titles_fit_what_systems_show():
+    assert len(orphans.SUPERVISOR_TITLE) <= 15
+    assert len(orphans.DETACHED_TITLE) <= 15
