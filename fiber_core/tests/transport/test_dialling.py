@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from pynng import lib
 
 from fiber.exceptions import TransportError
 from fiber.transport import wire
-from fiber.transport.nng import build
+from fiber.transport.dialling import DiallingSocket
+from fiber.transport.identity import Credentials
+from fiber.transport.nng import ListeningSocket, build
 from fiber.transport.wire import Kind
 from transport_world import PATIENCE, readable, received, until
+
+
+class TestWhileTheInterpreterEnds:
+    """No thread can be started then, and what is to be said and read at exit still is."""
+
+    @pytest.fixture(autouse=True)
+    def _no_threads(self, pair, monkeypatch):
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    def test_one_can_dial(self, pair, folder):
+        run = Credentials.new()
+        sock = DiallingSocket()
+        with pytest.raises(TransportError, match="connection refused"):
+            sock.dial(f"ipc://{folder}/nobody", run)
+        ours = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock.dial(ours.listen(f"ipc://{folder}/somebody", run), run)
+        sock.close()
+        ours.close()
+
+    def test_news_are_posted_by_who_has_them(self, pair):
+        ours, theirs, _ = pair
+        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
+        assert wire.parse(received(ours)[1]).ack == 99
 
 
 class TestBackPressure:

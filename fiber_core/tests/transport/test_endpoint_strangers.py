@@ -13,14 +13,11 @@ import psutil
 import pynng
 import pytest
 
-import soak
 from fiber.dispatch.protocol import Done
 from fiber.transport import wire
 from fiber.transport.identity import Credentials
 from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, until, warnings
-
-DAMAGED = soak.count(10_000)
+from transport_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, outcome, until, warnings
 
 
 class TestStrangers:
@@ -74,6 +71,16 @@ class TestStrangers:
         stranger.say(frame(kind, body))
         assert stranger.hear().kind is Kind.CHALLENGE
         assert stranger.is_cut_off()
+
+    def test_each_word_of_the_proof_has_its_own_time(self, listen):
+        """While the listener is busy nobody's time runs out."""
+        listening = listen(proof_timeout=0.3)
+        over = threading.Event()
+        with listening.held():
+            wait = outcome(listening.link)
+            threading.Timer(0.4, over.set).start()
+            assert over.wait(PATIENCE)
+        assert echoes(wait())
 
     def test_one_that_is_proven_is_not_cut_off(self, listen, scheme):
         listening = listen(scheme, proof_timeout=0.2)

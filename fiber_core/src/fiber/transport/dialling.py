@@ -46,6 +46,24 @@ class _Line:
         os.close(self._write)
 
 
+def _start(action: Callable[[], None], name: str) -> threading.Event:
+    """Run an action beside this thread, or on it where the interpreter is ending; set when over."""
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            action()
+        finally:
+            over.set()
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        # no more threads are started
+        run()
+    return over
+
+
 class DiallingSocket(RawSocket):
     """Raw REQ0: one peer."""
 
@@ -94,12 +112,10 @@ class DiallingSocket(RawSocket):
                 failures.append(error)
 
         # nng waits as long as it takes, for ever where a TLS listener says nothing
-        thread = threading.Thread(target=connect, name="fiber-dial", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if thread.is_alive():
+        over = _start(connect, "fiber-dial")
+        if not over.wait(timeout):
             self.close()
-            thread.join()
+            over.wait()
             msg = f"{url} did not answer within {timeout:g} s"
             raise TransportError(msg)
         for error in failures:
@@ -161,16 +177,15 @@ class DiallingSocket(RawSocket):
             if code != lib.NNG_EAGAIN or self._waiting:
                 # whoever waits for room tells the newest
                 return
-        threading.Thread(
-            target=self._post_later, args=(head,), name="fiber-post", daemon=True
-        ).start()
 
-    def _post_later(self, head: Callable[[], bytes]) -> None:
-        try:
-            self.send(head)
-        except TransportError:
-            # nobody is left to be told
-            return
+        def later() -> None:
+            try:
+                self.send(head)
+            except TransportError:
+                # nobody is left to be told
+                return
+
+        _start(later, "fiber-post")
 
     def _offer(self, message: Any) -> int:
         # no try around it: an interrupt must not free what nng may have taken

@@ -114,7 +114,9 @@ class Peer:
     # -- for the endpoint only
 
     def expect_proof(self, deadline: Timer) -> None:
-        """Keep the timer that ends its patience."""
+        """Keep the timer that ends our patience, in the place of another."""
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._deadline = deadline
 
     def prove(self, frame: wire.Frame, make: Callable[[], Listener]) -> bool:
@@ -240,6 +242,9 @@ class Endpoint:
     def _opened(self, pipe: int) -> None:
         # on a thread of nng's, before the pipe's first frame: whoever says nothing is cut off too
         peer = self._peers[pipe] = Peer(self, pipe)
+        self._await_proof(peer)
+
+    def _await_proof(self, peer: Peer) -> None:
         too_late = functools.partial(self._too_late, peer)
         peer.expect_proof(self._reactor.call_later(self._proof_timeout, too_late))
 
@@ -273,7 +278,9 @@ class Endpoint:
             if len(data) > wire.MAX_UNPROVEN:
                 msg = f"{len(data)} bytes from a peer that has not proved who it is"
                 raise WireError(msg)
-            peer.prove(wire.parse(data), lambda: Listener(self.credentials, self.hello))
+            if not peer.prove(wire.parse(data), lambda: Listener(self.credentials, self.hello)):
+                # its next word has its own time, which does not run while we are busy
+                self._await_proof(peer)
             return
         frame = wire.parse(data)
         peer.acknowledged(frame.ack)

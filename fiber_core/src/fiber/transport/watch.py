@@ -36,7 +36,11 @@ def add(pipe: Any) -> None:
         _empty.clear()
         if _thread is None:
             _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
-            _thread.start()
+            try:
+                _thread.start()
+            except RuntimeError:
+                # the interpreter is ending
+                _thread = None
 
 
 def remove(pipe: Any) -> None:
