@@ -46,9 +46,21 @@ def test_measured_work_comes_in_batches_with_a_second_one_behind(play):
 def test_behind_a_slow_unit_nothing_waits(play):
     play.join("a", slots=2)
     play(CallAdded(1, 10_000))
-    play.finish("a", seconds=0.02)
+    play.finish("a", seconds=0.2)
     play(WorkerAsked("a"))
     assert play.spans("a") == [(1, 2)]
+
+
+def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 5))
+    held = []
+    for _ in range(4):
+        play.finish("a", seconds=0.02)
+        play(WorkerAsked("a"))
+        held.append(play.spans("a"))
+    # of the last two each waits for a worker that is free
+    assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)]]
 
 
 def test_a_chunk_stays_together_and_the_last_may_be_short(play):

@@ -43,7 +43,7 @@ class Giver:
             if call is None:
                 return
             worker = lobby.find_idle()
-            if worker is None and call.retry and call.pace.is_fast:
+            if worker is None and self._may_queue(call):
                 worker = lobby.find_second()
             if worker is None:
                 return
@@ -60,6 +60,15 @@ class Giver:
                 )
             start, stop = call.take(units)
             self._dispatch(worker, call, start, stop, False, now, out)
+
+    def _may_queue(self, call: Call) -> bool:
+        """Whether work of this call may wait behind other work on a worker."""
+        if not (call.retry and call.pace.is_fast):
+            return False
+        mean = call.pace.mean
+        if mean is not None and mean < self._policy.spread_from:
+            return True
+        return call.queued > self._ledger.takers
 
     def _dispatch(
         self,
