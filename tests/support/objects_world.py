@@ -36,6 +36,7 @@ class Node:
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
         self.ident = ident
+        self.exit_code = 0
         self.directory = folder
         self.config = SimpleNamespace(linger=linger)
         self.reactor = Reactor(f"test-{ident}")

@@ -13,6 +13,7 @@ from fiber.exceptions import PeerLostError
 from fiber.objects import store
 from fiber.objects.address import Kind
 from fiber.objects.bell import Bell
+from fiber.objects.ends import Channels
 from fiber.objects.handle import Handle, decode, encode
 from fiber.objects.items import Item, Laden
 from fiber.transport import fork
@@ -27,11 +28,13 @@ class Connection(Handle):
     ``recv`` raises ``EOFError`` once nobody holds the other end and all that it sent was read.
     """
 
+    _object: Channels
+
     def _open(self) -> None:
-        shape = self._channels.shape
+        shape = self._object.shape
         read, written = shape.lane_read_by(self._end), shape.lane_written_by(self._end)
-        self._source = None if read is None else self._channels.source(read)
-        self._sink = None if written is None else self._channels.sink(written)
+        self._source = None if read is None else self._object.source(read)
+        self._sink = None if written is None else self._object.sink(written)
         self._silent: Bell | None = None
         self._closed = False
 

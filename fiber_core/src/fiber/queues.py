@@ -20,15 +20,16 @@ T = TypeVar("T")
 class _Lane(Handle, Generic[T]):
     """A handle of an object with one lane that all its holders read and write."""
 
+    _object: Channels
+
     def _make(self, maxsize: int) -> None:
         channel = store.current().channel(Kind.QUEUE, maxsize)
         channel.hold(0)
         self._take_hold(channel, 0)
 
     def _open(self) -> None:
-        channels: Channels = self._channels
-        self._source = channels.source(0)
-        self._sink = channels.sink(0)
+        self._source = self._object.source(0)
+        self._sink = self._object.sink(0)
         self._closed = False
 
 
@@ -67,7 +68,7 @@ class SimpleQueue(_Lane[T]):
     def empty(self) -> bool:
         """True where nothing is in it."""
         self._check()
-        return not self._channels.size(0)
+        return not self._object.size(0)
 
     def close(self) -> None:
         """Let go of it; others go on using it."""
@@ -158,7 +159,7 @@ class Queue(_Lane[T]):
         """How many values are in it, those that readers have fetched and not returned included."""
         if fork.is_stranger():
             fork.check()
-        return self._channels.size(0)
+        return self._object.size(0)
 
     def empty(self) -> bool:
         """True where nothing is in it."""

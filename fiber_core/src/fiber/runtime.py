@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fiber.model import BackendInfo, Job
     from fiber.plugins import Plugins
     from fiber.transport.client import Client
+    from fiber.transport.clients import Clients
     from fiber.transport.endpoint import Endpoint
     from fiber.transport.handshake import Hello
     from fiber.transport.link import Link
@@ -111,6 +112,8 @@ class Runtime:
         self.process: Any = None
         #: position among the processes of its job
         self.index = index
+        #: with which this process ends
+        self.exit_code = 0
         self.closing = False
         self.closed = False
         self._pid = os.getpid()
@@ -125,7 +128,7 @@ class Runtime:
         self._reactor: Reactor | None = None
         self._endpoint: Endpoint | None = None
         self._launcher: Launcher | None = None
-        self._clients: dict[str, Client] = {}
+        self._clients: Clients | None = None
         self._parts: list[Any] = []
         self._finalizer: util.Finalize | None = None
         # 0 is the process itself
@@ -319,21 +322,18 @@ class Runtime:
             TransportError: nobody listens there.
         """
         with self._lock:
-            client = self._clients.get(url)
-            if client is None or client.lost:
-                from fiber.transport.client import Client
+            if self._clients is None:
+                from fiber.transport.clients import Clients
 
-                if client is not None:
-                    client.close()
-                client = Client(
-                    url,
-                    self.credentials,
-                    self.hello,
-                    self.reactor,
-                    max_frame=self.config.max_frame,
-                )
-                self._clients[url] = client
-            return client
+                self._clients = Clients(self._connect)
+            clients = self._clients
+        return clients.get(url)
+
+    def _connect(self, url: str) -> Client:
+        from fiber.transport.client import Client
+
+        most = self.config.max_frame
+        return Client(url, self.credentials, self.hello, self.reactor, max_frame=most)
 
     def new_target(self) -> int:
         """A number by which other processes address an object of this one."""
@@ -375,7 +375,7 @@ class Runtime:
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
-        parts: list[Any] = [self._endpoint, *self._clients.values(), self._launcher, self._backend]
+        parts: list[Any] = [self._endpoint, self._clients, self._launcher, self._backend]
         # the last one is closed first, and each whatever becomes of the others
         with contextlib.ExitStack() as stack:
             stack.callback(self._is_closed)

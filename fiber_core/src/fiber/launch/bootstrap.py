@@ -136,6 +136,7 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     runtime.process = process
     sentinel = _parent_sentinel(link)
     code: int = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
+    runtime.exit_code = code
     runtime.close()
     return code
 

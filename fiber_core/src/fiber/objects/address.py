@@ -20,6 +20,20 @@ class Kind(enum.IntEnum):
     PIPE = 2
     #: one lane from end 0 to end 1
     ONE_WAY = 3
+    #: a lock that whoever holds it or another may release
+    LOCK = 4
+    #: a lock of a thread, that it may take again
+    RLOCK = 5
+    #: permits
+    SEMAPHORE = 6
+    #: who waits to be notified, of a condition
+    CONDITION = 7
+    EVENT = 8
+    BARRIER = 9
+    #: bytes that all holders read and write
+    MEMORY = 10
+    #: an object of a manager, whose methods are called
+    REFERENT = 11
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +75,8 @@ def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
         return Shape(
             name="queue", ends=1, lanes=(LaneShape(writers=0, readers=0, maxsize=maxsize),)
         )
+    if kind not in (Kind.PIPE, Kind.ONE_WAY):
+        return Shape(name=kind.name.lower(), ends=1, lanes=())
     there = LaneShape(writers=0, readers=1, max_bytes=PIPE_BYTES)
     back = LaneShape(writers=1, readers=0, max_bytes=PIPE_BYTES)
     return Shape(name="pipe", ends=2, lanes=(there, back) if kind is Kind.PIPE else (there,))

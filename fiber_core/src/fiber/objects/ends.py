@@ -45,8 +45,8 @@ class Sink(Protocol):
         """Let the end of this process wait for nothing that was put."""
 
 
-class Channels(Protocol):
-    """An object as handles in one process see it."""
+class Holdable(Protocol):
+    """An object of any kind as handles in one process see it."""
 
     @property
     def shape(self) -> Shape:
@@ -55,15 +55,6 @@ class Channels(Protocol):
     @property
     def address(self) -> Address:
         """What is pickled in its place."""
-
-    def source(self, lane: int) -> Source:
-        """The reading side of a lane."""
-
-    def sink(self, lane: int) -> Sink:
-        """The writing side of a lane."""
-
-    def size(self, lane: int) -> int:
-        """Items in a lane."""
 
     def hold(self, end: int, ticket: int = 0) -> bool:
         """There is one more handle of an end here; False where the object has just been let go."""
@@ -79,3 +70,16 @@ class Channels(Protocol):
 
     def void(self, ticket: int) -> None:
         """A pickle of an end is loaded no more; callable whenever the collector runs."""
+
+
+class Channels(Holdable, Protocol):
+    """A queue or pipe."""
+
+    def source(self, lane: int) -> Source:
+        """The reading side of a lane."""
+
+    def sink(self, lane: int) -> Sink:
+        """The writing side of a lane."""
+
+    def size(self, lane: int) -> int:
+        """Items in a lane."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fiber.objects import store
 from fiber.objects.address import Address
-from fiber.objects.ends import Channels
+from fiber.objects.ends import Holdable
 from fiber.objects.items import Item, Laden
 from fiber.objects.references import ANY, LASTING
 from fiber.transport import codec
@@ -22,14 +22,14 @@ _lasting: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictio
 class Handle:
     """One end of an object, held until it is closed or collected."""
 
-    _channels: Channels
+    _object: Holdable
     _end: int
 
-    def _take_hold(self, channels: Channels, end: int) -> None:
+    def _take_hold(self, shared: Holdable, end: int) -> None:
         """Become the handle of an end that is held for it already."""
-        self._channels = channels
+        self._object = shared
         self._end = end
-        self._letting_go = weakref.finalize(self, channels.drop_soon, end)
+        self._letting_go = weakref.finalize(self, shared.drop_soon, end)
         self._letting_go.atexit = False
         self._open()
 
@@ -39,10 +39,10 @@ class Handle:
     def _let_go(self) -> None:
         """Hold it no more; idempotent."""
         if self._letting_go.detach() is not None:
-            self._channels.drop(self._end)
+            self._object.drop(self._end)
 
     def __reduce__(self) -> Any:
-        address = self._channels.address
+        address = self._object.address
         return type(self)._load, (  # noqa: SLF001 - its own
             address,
             self._end,
@@ -73,27 +73,27 @@ class Handle:
         pool until it is done. A pickle that the user makes may be loaded at any time, so its ticket
         lasts.
         """
-        channels, end = self._channels, self._end
+        shared, end = self._object, self._end
         carrier = codec.carrier()
         if isinstance(carrier, Parcel):
             made = carrier.tickets.get(id(self))
             if made is not None:
                 return made[3]
-            ticket = _issue(channels, end, 1)
-            address = channels.address
+            ticket = _issue(shared, end, 1)
+            address = shared.address
             carrier.tickets[id(self)] = (address.ident, address.urls, address.target, ticket)
             return ticket
         if carrier is None:
-            lasting = _lasting.setdefault(channels, {})
+            lasting = _lasting.setdefault(shared, {})
             if end not in lasting:
-                lasting[end] = _issue(channels, end, LASTING)
+                lasting[end] = _issue(shared, end, LASTING)
             return lasting[end]
         tickets = _carried.setdefault(carrier, {})
-        key = (id(self), id(channels), end)
+        key = (id(self), id(shared), end)
         if key not in tickets:
-            ticket = tickets[key] = _issue(channels, end, getattr(carrier, "processes", ANY))
+            ticket = tickets[key] = _issue(shared, end, getattr(carrier, "processes", ANY))
             # once: when the carrier says so, or is given up before it ever went
-            void = weakref.finalize(carrier, channels.void, ticket)
+            void = weakref.finalize(carrier, shared.void, ticket)
             void.atexit = False
             carrier.on_release(void)
         return tickets[key]
@@ -107,9 +107,9 @@ class Parcel:
         self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
 
 
-def _issue(channels: Channels, end: int, uses: int) -> int:
+def _issue(shared: Holdable, end: int, uses: int) -> int:
     ticket = secrets.randbits(63) | 1
-    channels.issue(ticket, end, uses)
+    shared.issue(ticket, end, uses)
     return ticket
 
 

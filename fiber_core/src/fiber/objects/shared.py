@@ -28,7 +28,8 @@ class Shared:
     def __init__(self, store: Store, kind: Kind, maxsize: int = 0) -> None:
         self.lock = threading.Lock()
         self.shape = shape_of(kind, maxsize)
-        self._kind = kind
+        #: what it is
+        self.kind = kind
         self._maxsize = maxsize
         self._store = store
         self._references = References(self.shape.ends)
@@ -41,7 +42,7 @@ class Shared:
     def address(self) -> Address:
         """What others are told; from now on the object answers them."""
         if self._address is None:
-            self._address = self._store.export(self, self._kind, self._maxsize)
+            self._address = self._store.export(self, self.kind, self._maxsize)
         return self._address
 
     # -- references of this process

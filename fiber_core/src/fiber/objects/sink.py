@@ -15,7 +15,7 @@ from fiber.objects.items import Item
 from fiber.objects.protocol import WINDOW, Op, Outcome
 
 if TYPE_CHECKING:
-    from fiber.objects.remote import Remote
+    from fiber.objects.remote_channel import RemoteChannel
 
 #: most of one batch; one item may be larger
 _BATCH_ITEMS = 4096
@@ -34,7 +34,7 @@ class RemoteSink:
     whether there is room; its answer says for how many more there is room set aside.
     """
 
-    def __init__(self, remote: Remote, lane: int) -> None:
+    def __init__(self, remote: RemoteChannel, lane: int) -> None:
         self._remote = remote
         self._lane = lane
         self._bounded = remote.shape.lanes[lane].maxsize > 0

@@ -20,7 +20,7 @@ from fiber.objects.protocol import Mode, Op, Word
 from fiber.objects.waiting import Deadline
 
 if TYPE_CHECKING:
-    from fiber.objects.remote import Remote
+    from fiber.objects.remote_channel import RemoteChannel
 
 #: seconds of work at the present rate that are fetched at once
 _AHEAD = 0.002
@@ -56,7 +56,7 @@ class RemoteSource:
     messages arrive in the order in which they were made; the handler thread never takes it.
     """
 
-    def __init__(self, remote: Remote, lane: int, slot: Slot, session: int) -> None:
+    def __init__(self, remote: RemoteChannel, lane: int, slot: Slot, session: int) -> None:
         self._remote = remote
         self._lane = lane
         #: what the owner's answers to us are marked with

@@ -14,13 +14,14 @@ from fiber.objects import progress
 from fiber.objects.address import Address, Kind
 from fiber.objects.channel import Channel
 from fiber.objects.courier import Courier
+from fiber.objects.kinds import remote_class
 from fiber.objects.owner import Owner
 from fiber.objects.remote import Remote
+from fiber.objects.shared import Shared
 from fiber.objects.waiting import Deadline
 from fiber.transport.endpoint import Peer
 
 if TYPE_CHECKING:
-    from fiber.objects.shared import Shared
     from fiber.runtime import Runtime
     from fiber.transport.client import Client
 
@@ -133,7 +134,7 @@ class Store:
 
     # -- objects of others
 
-    def take(self, address: Address, end: int, ticket: int) -> Channel | Remote:
+    def take(self, address: Address, end: int, ticket: int) -> Shared | Remote:
         """The object at an address, held for a new handle.
 
         An owner that cannot be reached shows when the object is used.
@@ -146,10 +147,10 @@ class Store:
             if found.hold(end, ticket):
                 return found
 
-    def _resolve(self, address: Address) -> Channel | Remote:
+    def _resolve(self, address: Address) -> Shared | Remote:
         if address.ident == self.ident:
             found = self._own.get(address.target)
-            if not isinstance(found, Channel):
+            if found is None or found.kind is not address.kind:
                 msg = f"the {address.shape.name} no longer exists; its last holder let it go"
                 raise PeerLostError(msg)
             return found
@@ -157,9 +158,8 @@ class Store:
             key = (address.ident, address.target)
             remote = self._remotes.get(key)
             if remote is None or remote.is_lost:
-                remote = self._remotes[key] = Remote(
-                    self, address, self._owner(address.ident, address.urls)
-                )
+                owner = self._owner(address.ident, address.urls)
+                remote = self._remotes[key] = remote_class(address.kind)(self, address, owner)
             return remote
 
     def _owner(self, ident: str, urls: tuple[str, ...]) -> Owner:
@@ -253,6 +253,7 @@ class Store:
         for remote in remotes:
             remote.flush()
             remote.give_back()
+            remote.ending(self.node.exit_code)
         for owner in list(self._owners.values()):
             owner.drain()
             if not owner.sync(_FAREWELL):

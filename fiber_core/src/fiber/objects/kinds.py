@@ -1,0 +1,25 @@
+"""What stands for an object of each kind in other processes than its owner's."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from fiber.objects.address import Kind
+
+if TYPE_CHECKING:
+    from fiber.objects.remote import Remote
+
+# by name: a process that has no object of a kind does not import what it takes
+_CLASSES = {
+    Kind.QUEUE: ("fiber.objects.remote_channel", "RemoteChannel"),
+    Kind.PIPE: ("fiber.objects.remote_channel", "RemoteChannel"),
+    Kind.ONE_WAY: ("fiber.objects.remote_channel", "RemoteChannel"),
+}
+
+
+def remote_class(kind: Kind) -> type[Remote]:
+    """The class whose instances stand for objects of a kind."""
+    module, name = _CLASSES[kind]
+    found: type[Remote] = getattr(importlib.import_module(module), name)
+    return found
