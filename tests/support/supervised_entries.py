@@ -106,10 +106,15 @@ def with_grandchild(private: bytes, index: int) -> None:
 
 def with_stranger(private: bytes, index: int) -> None:
     """Have a child in a session of its own, print its id and end."""
+    has_left, leaves = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.close(leaves)
         pause()
+    os.close(leaves)
+    # the end of file says that it has left our group, with which it would be ended
+    os.read(has_left, 1)
     print(pid, flush=True)
 
 

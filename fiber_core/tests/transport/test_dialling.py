@@ -57,7 +57,7 @@ class TestBackPressure:
 
         thread = threading.Thread(target=send)
         thread.start()
-        until(lambda: sock._waiting)
+        until(lambda: sock._waiters)
         return thread, sent, errors
 
     def test_a_waiting_sender_goes_on_when_there_is_room(self, pair):
@@ -83,7 +83,7 @@ class TestBackPressure:
 
         thread = threading.Thread(target=send)
         thread.start()
-        until(lambda: theirs._waiting)
+        until(lambda: theirs._waiters)
         news[0] = 7
         acks = []
         while 7 not in acks:
@@ -101,7 +101,7 @@ class TestBackPressure:
         thread, sent, _ = self.fill(theirs)
         theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
         # whoever waits is asked for a header in its turn, and no frame more is needed
-        assert theirs._waiting == 1
+        assert len(theirs._waiters) == 1
         theirs.close()
         thread.join(PATIENCE)
         assert sent
@@ -119,7 +119,7 @@ class TestBackPressure:
         ours.close()
         thread.join(PATIENCE)
         assert [str(error) for error in errors] == ["the connection is gone"]
-        assert theirs._waiting == 0
+        assert not theirs._waiters
 
     def test_news_to_who_is_gone_are_no_error(self, pair):
         ours, theirs, _ = pair

@@ -143,7 +143,7 @@ class TestWindows:
         main = threading.main_thread().ident
 
         def interrupt():
-            until(lambda: link._socket._waiting)
+            until(lambda: link._socket._waiters)
             signal.pthread_kill(main, signal.SIGINT)
 
         with listening.held():
@@ -158,7 +158,7 @@ class TestWindows:
             link.send(Kind.CAST, 9, 0, [b"x" * 20_000])
         link.send(Kind.CAST, 2, 7, [b"y" * 20_000])
         assert bytes(mailbox.next()[1].body) == b"y" * 20_000
-        assert link._socket._waiting == 0
+        assert not link._socket._waiters
 
     def test_two_handlers_that_owe_each_other_news_never_wait_for_each_other(self, listen):
         """Each reads only where nothing keeps it from telling what it read."""

@@ -74,7 +74,7 @@ class DiallingSocket(RawSocket):
         self._line = _Line()
         # what was taken in is told in its order; held for as long as nng takes to look at a frame
         self._order = threading.Lock()
-        self._waiting = 0
+        self._waiters: set[object] = set()
         self._socket.add_pre_pipe_connect_cb(watch.add)
         self._socket.add_post_pipe_remove_cb(watch.remove)
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
@@ -142,26 +142,36 @@ class DiallingSocket(RawSocket):
         Raises:
             TransportError: the peer is gone, or the socket closed.
         """
-        with self._order:
-            message = build(None, head(), pieces)
-            code = self._offer(message)
-            if not code:
-                return
-            self._waiting += 1
-        while code:
-            try:
-                if code != lib.NNG_EAGAIN:
-                    check(code)
-                self._wait_for_room()
-            except BaseException:
-                lib.nng_msg_free(message)
-                with self._order:
-                    self._waiting -= 1
-                raise
+        waiter = None
+        try:
             with self._order:
-                ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
+                message = build(None, head(), pieces)
                 code = self._offer(message)
-                self._waiting -= not code
+                if not code:
+                    return
+                waiter = object()
+                self._waiters.add(waiter)
+            while code:
+                self._wait(code, message)
+                with self._order:
+                    ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
+                    code = self._offer(message)
+                    if not code:
+                        # before anybody else's turn: what it sends is newer
+                        self._waiters.discard(waiter)
+        finally:
+            # an interrupt may come at any line above
+            self._waiters.discard(waiter)
+
+    def _wait(self, code: int, message: Any) -> None:
+        """Until the message may be offered again; frees it where it never will be."""
+        try:
+            if code != lib.NNG_EAGAIN:
+                check(code)
+            self._wait_for_room()
+        except BaseException:
+            lib.nng_msg_free(message)
+            raise
 
     def post(self, head: Callable[[], bytes]) -> None:
         """Send a frame without a body and never wait for room, nor fail where the peer is gone.
@@ -174,7 +184,7 @@ class DiallingSocket(RawSocket):
             code = self._offer(message)
             if code:
                 lib.nng_msg_free(message)
-            if code != lib.NNG_EAGAIN or self._waiting:
+            if code != lib.NNG_EAGAIN or self._waiters:
                 # whoever waits for room tells the newest
                 return
 
