@@ -21,12 +21,25 @@ if TYPE_CHECKING:
 
     from fiber.api import cpu_count, get_backend
     from fiber.connection import Pipe
+    from fiber.context import _default_context as _context
     from fiber.exceptions import FiberError, WorkerCrashedError
     from fiber.hints import meta
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
     from fiber.queues import Queue, SimpleQueue
     from fiber.runtime import init
+
+    freeze_support = _context.freeze_support
+    get_all_start_methods = _context.get_all_start_methods
+    get_context = _context.get_context
+    get_logger = _context.get_logger
+    get_start_method = _context.get_start_method
+    log_to_stderr = _context.log_to_stderr
+    reducer = _context.reducer
+    set_executable = _context.set_executable
+    set_forkserver_preload = _context.set_forkserver_preload
+    set_start_method = _context.set_start_method
+    allow_connection_pickling = _context.allow_connection_pickling
 
 _HOMES = {
     "AuthenticationError": "multiprocessing",
@@ -49,6 +62,21 @@ _HOMES = {
     "parent_process": "fiber.process",
 }
 
+# what the stdlib's package has as methods of its default context
+_METHODS = {
+    "allow_connection_pickling",
+    "freeze_support",
+    "get_all_start_methods",
+    "get_context",
+    "get_logger",
+    "get_start_method",
+    "log_to_stderr",
+    "reducer",
+    "set_executable",
+    "set_forkserver_preload",
+    "set_start_method",
+}
+
 __all__ = [
     "AuthenticationError",
     "BufferTooShort",
@@ -63,21 +91,34 @@ __all__ = [
     "WorkerCrashedError",
     "__version__",
     "active_children",
+    "allow_connection_pickling",
     "cpu_count",
     "current_process",
+    "freeze_support",
+    "get_all_start_methods",
     "get_backend",
+    "get_context",
+    "get_logger",
+    "get_start_method",
     "init",
+    "log_to_stderr",
     "meta",
     "parent_process",
+    "reducer",
+    "set_executable",
+    "set_forkserver_preload",
+    "set_start_method",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _METHODS:
+        value = getattr(importlib.import_module("fiber.context")._default_context, name)  # noqa: SLF001 - ours
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

@@ -8,7 +8,7 @@ from multiprocessing import process as _process
 from multiprocessing.process import active_children, current_process, parent_process
 from typing import TYPE_CHECKING, Any
 
-from fiber import hints, runtime
+from fiber import hints, runtime, start_methods
 from fiber.launch.child import Child
 from fiber.model import ResourceRequest
 
@@ -40,8 +40,9 @@ class Process(_process.BaseProcess):
 
         def _check_closed(self) -> None: ...
 
-    # read by the stdlib's child-side code: nobody's start method is changed there
-    _start_method = None
+    #: the start method of its context; None in the default one
+    _start_method: str | None = None
+    _chosen_method: str | None = None
 
     def start(self) -> None:
         """Start the child; returns once the platform has accepted it.
@@ -61,6 +62,7 @@ class Process(_process.BaseProcess):
             "daemonic processes are not allowed to have children"
         )
         _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
+        self._chosen_method = self._start_method or start_methods.chosen()
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:
@@ -74,6 +76,26 @@ class Process(_process.BaseProcess):
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
         current = runtime.current()
         return current.launcher.launch(self, resources=requested(meta, current), image=meta.image)
+
+    def interrupt(self) -> None:
+        """Send it SIGINT, as Ctrl-C would; the stdlib's has it since Python 3.14."""
+        self._check_closed()
+        assert self._popen is not None, "can only interrupt a started process"
+        self._popen.interrupt()
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        """In the child: be this process until it ends."""
+        start_methods.choose(self._chosen_method)
+        # read by the stdlib, whose own contexts keep their start method
+        self._start_method = None
+        beginning: Any = super()
+        code: int = beginning._bootstrap(parent_sentinel)  # noqa: SLF001 - its own base's
+        return code
+
+    def _after_fork(self) -> None:
+        del self._start_method
+        beginning: Any = super()
+        beginning._after_fork()  # noqa: SLF001 - its own base's
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the child has ended, or ``timeout`` seconds have passed.

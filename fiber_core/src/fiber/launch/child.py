@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -100,6 +101,10 @@ class Child:
         """End it at once; nothing where it has ended."""
         if not self._has_ended():
             self._launcher.kill(self)
+
+    def interrupt(self) -> None:
+        """Interrupt it as Ctrl-C would; nothing where it has ended."""
+        self.signal(0, signal.SIGINT)
 
     def signal(self, index: int, signum: int) -> None:
         """Send a signal to one of its processes; nothing where it has ended."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copyreg
 import json
 import logging
+import os
 import secrets
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import context, spawn
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import WireError
-from fiber.launch import bootstrap, modules, rundir
+from fiber.launch import bootstrap, modules, preloads, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest
@@ -45,6 +45,7 @@ class Launcher:
         self._expected: dict[str, Timer] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._preloads = preloads.Teller(runtime.backend)
         runtime.endpoint.serve(0, self)
         _refuse_stdlib_connections()
 
@@ -88,7 +89,12 @@ class Launcher:
         spec = JobSpec(
             run_id=self._runtime.run_id,
             name=process.name,
-            argv=(sys.executable, *_interpreter_flags(), "-m", bootstrap.MODULE),
+            argv=(
+                os.fsdecode(spawn.get_executable()),
+                *_interpreter_flags(),
+                "-m",
+                bootstrap.MODULE,
+            ),
             entry=bootstrap.ENTRY,
             env=job_environment(self._runtime),
             cwd=str(Path.cwd()),
@@ -105,6 +111,7 @@ class Launcher:
                 self._payloads[instructions.ident_of(index)] = (segments, child)
         try:
             self._watch()
+            self._preloads.tell()
             job = self._runtime.submit(spec)
         except BaseException:
             self.forget(child)

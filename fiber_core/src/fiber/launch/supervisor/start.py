@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from multiprocessing import spawn
 from pathlib import Path
 
 from fiber.exceptions import BackendUnavailableError
@@ -26,7 +27,7 @@ def start_supervisor(
 
     Args:
         options: what it shall be.
-        executable: the interpreter; this process's if omitted.
+        executable: the interpreter; if omitted what ``set_executable`` said, or this process's.
 
     Raises:
         BackendUnavailableError: it cannot be started.
@@ -35,7 +36,7 @@ def start_supervisor(
     with theirs:
         # where standard streams are closed, the pair got their numbers
         descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-    python = executable or sys.executable
+    python = executable or os.fsdecode(spawn.get_executable())
     folder = _folder()
     argv = [python, *_interpreter_options(), "-c", _program(descriptor, folder)]
     try:

@@ -1,0 +1,337 @@
+"""Contexts: the package's functions and classes once for each name of a start method.
+
+Every name means Fiber's own start; see :mod:`fiber.start_methods`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from multiprocessing import (
+    AuthenticationError,
+    BufferTooShort,
+    ProcessError,
+    TimeoutError,  # noqa: A004 - multiprocessing's own name for its own class
+    spawn,
+)
+from multiprocessing import context as _stdlib
+from multiprocessing.context import assert_spawning, get_spawning_popen, set_spawning_popen
+from typing import Any
+
+from fiber import start_methods
+from fiber.process import Process
+
+__all__ = [
+    "AuthenticationError",
+    "BaseContext",
+    "BufferTooShort",
+    "DefaultContext",
+    "ForkContext",
+    "ForkProcess",
+    "ForkServerContext",
+    "ForkServerProcess",
+    "Process",
+    "ProcessError",
+    "SpawnContext",
+    "SpawnProcess",
+    "TimeoutError",
+    "assert_spawning",
+    "get_spawning_popen",
+    "set_spawning_popen",
+]
+
+
+class BaseContext(_stdlib.BaseContext):
+    """What every context has: the names of the package, bound to one start method."""
+
+    _name: str
+
+    # -- processes
+
+    def cpu_count(self) -> int:
+        """CPUs that the selected backend has for jobs."""
+        from fiber.api import cpu_count
+
+        return cpu_count()
+
+    def Pool(  # noqa: N802 - the stdlib's name, as below
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+    ) -> Any:
+        """A pool of workers, see :class:`fiber.pool.Pool`."""
+        make = _find("pool", "Pool")
+        return make(processes, initializer, initargs, maxtasksperchild, context=self.get_context())
+
+    def Manager(self) -> Any:  # noqa: N802
+        """A started manager, see :class:`fiber.managers.SyncManager`."""
+        manager = _find("managers", "SyncManager")(ctx=self.get_context())
+        manager.start()
+        return manager
+
+    # -- queues and pipes
+
+    def Pipe(self, duplex: bool = True) -> Any:  # noqa: N802
+        """Two connected ends, see :func:`fiber.connection.Pipe`."""
+        return _find("connection", "Pipe")(duplex)
+
+    def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        """A queue, see :class:`fiber.queues.Queue`."""
+        return _find("queues", "Queue")(maxsize, ctx=self.get_context())
+
+    def JoinableQueue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        """A queue that counts what is unfinished, see :class:`fiber.queues.JoinableQueue`."""
+        return _find("queues", "JoinableQueue")(maxsize, ctx=self.get_context())
+
+    def SimpleQueue(self) -> Any:  # noqa: N802
+        """A queue with ``put`` and ``get`` only, see :class:`fiber.queues.SimpleQueue`."""
+        return _find("queues", "SimpleQueue")(ctx=self.get_context())
+
+    # -- synchronization
+
+    def Lock(self) -> Any:  # noqa: N802
+        """A lock, see :class:`fiber.synchronize.Lock`."""
+        return _find("synchronize", "Lock")(ctx=self.get_context())
+
+    def RLock(self) -> Any:  # noqa: N802
+        """A lock that its holder may take again, see :class:`fiber.synchronize.RLock`."""
+        return _find("synchronize", "RLock")(ctx=self.get_context())
+
+    def Condition(self, lock: Any = None) -> Any:  # noqa: N802
+        """A condition, see :class:`fiber.synchronize.Condition`."""
+        return _find("synchronize", "Condition")(lock, ctx=self.get_context())
+
+    def Semaphore(self, value: int = 1) -> Any:  # noqa: N802
+        """A semaphore, see :class:`fiber.synchronize.Semaphore`."""
+        return _find("synchronize", "Semaphore")(value, ctx=self.get_context())
+
+    def BoundedSemaphore(self, value: int = 1) -> Any:  # noqa: N802
+        """One that is never released too often, see :class:`fiber.synchronize.BoundedSemaphore`."""
+        return _find("synchronize", "BoundedSemaphore")(value, ctx=self.get_context())
+
+    def Event(self) -> Any:  # noqa: N802
+        """An event, see :class:`fiber.synchronize.Event`."""
+        return _find("synchronize", "Event")(ctx=self.get_context())
+
+    def Barrier(  # noqa: N802
+        self,
+        parties: int,
+        action: Callable[..., Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """A barrier, see :class:`fiber.synchronize.Barrier`."""
+        make = _find("synchronize", "Barrier")
+        return make(parties, action, timeout, ctx=self.get_context())
+
+    # -- shared memory
+
+    def RawValue(self, typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802
+        """A shared ctypes object, see :func:`fiber.sharedctypes.RawValue`."""
+        return _find("sharedctypes", "RawValue")(typecode_or_type, *args)
+
+    def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N802
+        """A shared ctypes array, see :func:`fiber.sharedctypes.RawArray`."""
+        return _find("sharedctypes", "RawArray")(typecode_or_type, size_or_initializer)
+
+    def Value(self, typecode_or_type: Any, *args: Any, lock: Any = True) -> Any:  # noqa: N802
+        """A shared ctypes object with a lock, see :func:`fiber.sharedctypes.Value`."""
+        make = _find("sharedctypes", "Value")
+        return make(typecode_or_type, *args, lock=lock, ctx=self.get_context())
+
+    def Array(  # noqa: N802
+        self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True
+    ) -> Any:
+        """A shared ctypes array with a lock, see :func:`fiber.sharedctypes.Array`."""
+        make = _find("sharedctypes", "Array")
+        return make(typecode_or_type, size_or_initializer, lock=lock, ctx=self.get_context())
+
+    # -- how children start
+
+    def freeze_support(self) -> None:
+        """Nothing in an interpreter; a frozen program is told what it has to do.
+
+        Raises:
+            RuntimeError: the program is frozen and has not said which Python starts its children.
+        """
+        if getattr(sys, "frozen", False) and _python() == sys.executable:
+            msg = (
+                f"children would start {sys.executable}, which is this program; call "
+                "set_executable() with a Python that has fiber-core before freeze_support()"
+            )
+            raise RuntimeError(msg)
+
+    def set_executable(self, executable: str) -> None:
+        """Start the processes of this host with another Python; before the first one."""
+        spawn.set_executable(executable)
+
+    def set_forkserver_preload(self, module_names: list[str]) -> None:
+        """Have modules imported once where processes are forked from, so that each has them.
+
+        A hint: a backend that does not fork ignores it.
+
+        Raises:
+            TypeError: they are not names.
+        """
+        if not all(type(name) is str for name in module_names):
+            msg = "module_names must be a list of strings"
+            raise TypeError(msg)
+        from fiber.launch import preloads
+
+        # each child loads __main__ for itself
+        preloads.want([name for name in module_names if name != "__main__"])
+
+    def allow_connection_pickling(self) -> None:
+        """Nothing: connections are pickled without it."""
+
+    def get_context(self, method: str | None = None) -> Any:
+        """The context of a start method; this one if omitted.
+
+        Raises:
+            ValueError: there is no method of that name on this platform.
+        """
+        if method is None:
+            return self
+        found = _concrete_contexts.get(method)
+        if found is None:
+            msg = f"cannot find context for {method!r}"
+            raise ValueError(msg)
+        return found
+
+    def get_start_method(self, allow_none: bool = False) -> Any:
+        """The name of its start method."""
+        return self._name
+
+    def set_start_method(self, method: str | None, force: bool = False) -> None:
+        """An error: the method of this context is fixed.
+
+        Raises:
+            ValueError: always.
+        """
+        msg = "cannot set start method of concrete context"
+        raise ValueError(msg)
+
+    @property
+    def reducer(self) -> Any:
+        """What pickles: :mod:`fiber.reduction`.
+
+        Raises:
+            ValueError: on setting it to anything else.
+        """
+        return importlib.import_module("fiber.reduction")
+
+    @reducer.setter
+    def reducer(self, reduction: Any) -> None:
+        if reduction is not self.reducer:
+            msg = (
+                "what pickles for fiber cannot be replaced; say how a type is pickled by "
+                "fiber.reduction.register() or copyreg.pickle()"
+            )
+            raise ValueError(msg)
+
+    def _check_available(self) -> None:
+        """A context of a name exists where the name does."""
+
+
+class ForkProcess(Process):
+    """The process class of the context "fork"."""
+
+    _start_method = "fork"
+
+
+class SpawnProcess(Process):
+    """The process class of the context "spawn"."""
+
+    _start_method = "spawn"
+
+
+class ForkServerProcess(Process):
+    """The process class of the context "forkserver"."""
+
+    _start_method = "forkserver"
+
+
+class DefaultContext(BaseContext):
+    """The context behind the names of the package: that of the method that was chosen, if any."""
+
+    Process = Process
+
+    def get_context(self, method: str | None = None) -> Any:
+        """The context of a start method; if omitted, of the chosen one or the default.
+
+        Raises:
+            ValueError: there is no method of that name on this platform.
+        """
+        return super().get_context(self.get_start_method() if method is None else method)
+
+    def set_start_method(self, method: str | None, force: bool = False) -> None:
+        """Choose a start method, which :meth:`get_start_method` and children are told.
+
+        Raises:
+            RuntimeError: one was chosen already, or asked for, and not ``force``.
+            ValueError: there is no method of that name on this platform.
+        """
+        if start_methods.chosen() is not None and not force:
+            msg = "context has already been set"
+            raise RuntimeError(msg)
+        forget = method is None and force
+        start_methods.choose(None if forget else self.get_context(method).get_start_method())
+
+    def get_start_method(self, allow_none: bool = False) -> Any:
+        """The name of the chosen start method.
+
+        Args:
+            allow_none: True for None where none was chosen; if False the default is chosen now.
+        """
+        if start_methods.chosen() is None and not allow_none:
+            start_methods.choose(start_methods.DEFAULT)
+        return start_methods.chosen()
+
+    def get_all_start_methods(self) -> list[str]:
+        """Every name that the platform has, the default first."""
+        return start_methods.names()
+
+
+class ForkContext(BaseContext):
+    """The context "fork"; its children start as all do, and inherit no memory."""
+
+    _name = "fork"
+    Process = ForkProcess
+
+
+class SpawnContext(BaseContext):
+    """The context "spawn"."""
+
+    _name = "spawn"
+    Process = SpawnProcess
+
+
+class ForkServerContext(BaseContext):
+    """The context "forkserver"."""
+
+    _name = "forkserver"
+    Process = ForkServerProcess
+
+
+_concrete_contexts = {
+    name: made
+    for name, made in (
+        ("fork", ForkContext()),
+        ("spawn", SpawnContext()),
+        ("forkserver", ForkServerContext()),
+    )
+    if name in start_methods.names()
+}
+_default_context: DefaultContext = DefaultContext()
+
+
+def _find(module: str, name: str) -> Any:
+    """A class of the package, whose module is imported on first use."""
+    return getattr(importlib.import_module(f"fiber.{module}"), name)
+
+
+def _python() -> str:
+    return os.fsdecode(spawn.get_executable())

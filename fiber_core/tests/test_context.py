@@ -1,0 +1,350 @@
+"""Contexts: every name of a start method, what is chosen, and what children are told."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import multiprocessing.context
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import fiber
+import fiber.context
+from fiber import start_methods
+from fiber.launch import preloads
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+METHODS = multiprocessing.get_all_start_methods()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen():
+    start_methods.choose(None)
+    yield
+    start_methods.choose(None)
+
+
+# what children do
+
+
+def tell_methods(results):
+    results.put(
+        (
+            fiber.get_start_method(allow_none=True),
+            multiprocessing.get_start_method(allow_none=True),
+            type(fiber.current_process()).__name__,
+            fiber.current_process()._start_method,
+        )
+    )
+
+
+def tell_name(results):
+    record = logging.getLogger("any").makeRecord("any", logging.INFO, "f", 1, "m", (), None)
+    results.put(logging.Formatter("%(processName)s").format(record))
+
+
+def square(number):
+    return number * number
+
+
+def be_interrupted(results):
+    try:
+        results.put("ready")
+        signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(7)
+
+
+def tell_logging(results):
+    logger = fiber.get_logger()
+    results.put((logger.level, len(logger.handlers)))
+
+
+# finding one
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_there_is_a_context_for_every_method_of_the_platform(method):
+    context = fiber.get_context(method)
+
+    assert isinstance(context, multiprocessing.context.BaseContext)
+    assert context.get_start_method() == method
+    assert context.get_context() is context
+    assert context.get_context("spawn") is fiber.get_context("spawn")
+    assert context.Process._start_method == method
+    assert issubclass(context.Process, fiber.Process)
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(ValueError, match="cannot find context for 'teleport'"):
+        fiber.get_context("teleport")
+
+
+def test_a_concrete_context_keeps_its_method():
+    with pytest.raises(ValueError, match="cannot set start method of concrete context"):
+        fiber.get_context("spawn").set_start_method("fork")
+
+
+def test_all_methods_are_named_with_the_default_first():
+    assert sorted(fiber.get_all_start_methods()) == sorted(METHODS)
+    assert fiber.get_all_start_methods()[0] == fiber.get_start_method()
+
+
+def test_a_context_crosses_as_its_name():
+    again = pickle.loads(pickle.dumps(fiber.get_context("fork")))
+
+    assert again.get_start_method() == "fork"
+    assert again.Process is fiber.context.ForkProcess
+
+
+# choosing one
+
+
+def test_a_method_is_chosen_once():
+    fiber.set_start_method("fork")
+
+    assert fiber.get_start_method() == "fork"
+    assert fiber.get_context() is fiber.get_context("fork")
+    with pytest.raises(RuntimeError, match="context has already been set"):
+        fiber.set_start_method("spawn")
+
+
+def test_a_choice_may_be_forced_and_forgotten():
+    fiber.set_start_method("fork")
+    fiber.set_start_method("forkserver", force=True)
+    assert fiber.get_start_method() == "forkserver"
+
+    fiber.set_start_method(None, force=True)
+    assert fiber.get_start_method(allow_none=True) is None
+
+
+def test_asking_for_the_method_chooses_the_default():
+    assert fiber.get_start_method(allow_none=True) is None
+    assert fiber.get_start_method() == "spawn"
+    with pytest.raises(RuntimeError, match="context has already been set"):
+        fiber.set_start_method("fork")
+
+
+def test_a_choice_of_nothing_chooses_the_default():
+    fiber.set_start_method(None)
+
+    assert fiber.get_start_method(allow_none=True) == "spawn"
+
+
+def test_a_choice_that_is_unknown_changes_nothing():
+    with pytest.raises(ValueError, match="cannot find context"):
+        fiber.set_start_method("teleport")
+    assert fiber.get_start_method(allow_none=True) is None
+
+
+def test_choices_of_ours_and_of_the_stdlib_are_apart():
+    before = multiprocessing.get_start_method(allow_none=True)
+
+    fiber.set_start_method("forkserver")
+
+    assert multiprocessing.get_start_method(allow_none=True) == before
+
+
+# what a context makes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_is_told_the_method_and_the_stdlib_is_left_alone(method):
+    context = fiber.get_context(method)
+    results = context.SimpleQueue()
+    child = context.Process(target=tell_methods, args=(results,))
+    child.start()
+
+    assert results.get() == (method, None, type(child).__name__, method)
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def test_a_child_of_the_package_is_told_what_was_chosen():
+    fiber.set_start_method("forkserver")
+    results = fiber.SimpleQueue()
+    child = fiber.Process(target=tell_methods, args=(results,))
+    child.start()
+
+    assert results.get() == ("forkserver", None, "Process", None)
+    child.join(30)
+
+
+def test_a_context_has_pools_queues_and_pipes():
+    context = fiber.get_context("forkserver")
+
+    with context.Pool(2) as pool:
+        assert pool.map(square, range(4)) == [0, 1, 4, 9]
+    bounded = context.Queue(1)
+    bounded.put("one")
+    assert bounded.full()
+    assert bounded.get() == "one"
+    ours, theirs = context.Pipe()
+    ours.send("hello")
+    assert theirs.recv() == "hello"
+    reader, writer = context.Pipe(duplex=False)
+    writer.send_bytes(b"bytes")
+    assert reader.recv_bytes() == b"bytes"
+    for one in (bounded, ours, theirs, reader, writer):
+        one.close()
+
+
+def test_a_context_knows_processes_and_cpus():
+    context = fiber.get_context("spawn")
+
+    assert context.cpu_count() == fiber.cpu_count()
+    assert context.current_process() is fiber.current_process()
+    assert context.parent_process() is fiber.parent_process()
+    assert context.active_children() == fiber.active_children()
+    assert context.TimeoutError is multiprocessing.TimeoutError
+
+
+def test_the_name_of_a_worker_is_in_its_log_records():
+    results = fiber.SimpleQueue()
+    child = fiber.Process(target=tell_name, args=(results,), name="worker of ours")
+    child.start()
+
+    assert results.get() == "worker of ours"
+    child.join(30)
+
+
+def test_logging_to_standard_error_is_asked_for_in_children_too():
+    logger = fiber.get_logger()
+    assert logger is multiprocessing.get_logger()
+    level, handlers = logger.level, list(logger.handlers)
+    results = fiber.SimpleQueue()
+    try:
+        fiber.log_to_stderr(logging.WARNING)
+        child = fiber.Process(target=tell_logging, args=(results,))
+        child.start()
+        assert results.get() == (logging.WARNING, 1)
+        child.join(30)
+    finally:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        vars(multiprocessing.util)["_log_to_stderr"] = False
+
+
+def test_a_child_is_interrupted_as_by_ctrl_c():
+    results = fiber.SimpleQueue()
+    child = fiber.Process(target=be_interrupted, args=(results,))
+    child.start()
+    assert results.get() == "ready"
+
+    child.interrupt()
+
+    child.join(30)
+    assert child.exitcode == 7
+
+
+# how children start
+
+
+def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
+    monkeypatch.setattr(preloads, "_wanted", [])
+    seen = []
+
+    class Backend:
+        def preload(self, modules):
+            seen.append(modules)
+
+    teller = preloads.Teller(Backend())
+    teller.tell()
+    fiber.set_forkserver_preload(["__main__", "decimal"])
+    teller.tell()
+    teller.tell()
+    fiber.set_forkserver_preload(["fractions"])
+    teller.tell()
+
+    assert seen == [("decimal",), ("fractions",)]
+
+
+def test_preloaded_modules_have_names():
+    with pytest.raises(TypeError, match="must be a list of strings"):
+        fiber.set_forkserver_preload([multiprocessing])
+
+
+PRELOADED = """
+import os, sys
+import fiber
+
+def who():
+    import preloaded_here
+    return preloaded_here.loaded_by, os.getppid()
+
+if __name__ == "__main__":
+    fiber.set_forkserver_preload(["preloaded_here"])
+    with fiber.Pool(1) as pool:
+        loaded_by, parent = pool.apply(who)
+    print(loaded_by == parent)
+"""
+
+
+def test_a_preloaded_module_is_there_when_a_worker_begins(tmp_path):
+    (tmp_path / "preloaded_here.py").write_text("import os\nloaded_by = os.getpid()\n")
+    (tmp_path / "program.py").write_text(PRELOADED)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+WITH_ANOTHER_PYTHON = """
+import os, sys
+import fiber
+
+def who():
+    return sys._xoptions["started_by"]
+
+if __name__ == "__main__":
+    fiber.set_executable(os.path.abspath("python-of-ours"))
+    fiber.freeze_support()
+    with fiber.Pool(1) as pool:
+        print(pool.apply(who))
+"""
+
+
+def test_children_start_with_the_executable_that_was_set(tmp_path):
+    script = tmp_path / "python-of-ours"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X started_by=the-script "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "program.py").write_text(WITH_ANOTHER_PYTHON)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("the-script\n", "")
+
+
+def test_a_frozen_program_is_told_what_it_lacks(monkeypatch):
+    fiber.freeze_support()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(RuntimeError, match=r"call set_executable\(\)"):
+        fiber.freeze_support()
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", os.fsencode("/opt/python"))
+    fiber.freeze_support()
+
+
+def test_what_pickles_cannot_be_replaced_and_is_extended(monkeypatch):
+    monkeypatch.setattr("copyreg.dispatch_table", {})
+    context = fiber.get_context("spawn")
+    context.reducer = context.reducer
+    with pytest.raises(ValueError, match=r"fiber.reduction.register\(\)"):
+        context.reducer = object()
+    assert context.reducer is fiber.reducer
+    context.allow_connection_pickling()
