@@ -11,12 +11,14 @@ from fiber.pending import (
     Accept,
     CallDone,
     Dispatch,
+    ItemsWithdrawn,
     PendingTable,
     Requeue,
     Retire,
     RetryPolicy,
     Revoke,
     UnitsDone,
+    Withdraw,
     WorkerAsked,
     WorkerLost,
 )
@@ -70,9 +72,14 @@ class Task:
     done: bool = False
     accepted: set[int] = attrs.Factory(set)
     abandoned: set[int] = attrs.Factory(set)
+    withdrawn: set[int] = attrs.Factory(set)
     suspects: set[int] = attrs.Factory(set)
     deaths: dict[int, list[Attempt]] = attrs.Factory(dict)
     given: set[int] = attrs.Factory(set)
+
+    @property
+    def finished(self) -> set[int]:
+        return self.accepted | self.abandoned | self.withdrawn
 
 
 class World:
@@ -143,6 +150,14 @@ class World:
             freed |= {(piece.call, item) for item in items - elsewhere}
         self.feed(WorkerLost(hand.name, attempt, counts), freed=freed)
 
+    def withdraw_from(self, task, start, stop):
+        ours = set(range(start, stop))
+        waits = ours & set(range(task.count)) - task.given - task.finished
+        if not task.closed:
+            waits &= set(range(task.count - task.count % task.chunk))
+        self.feed(ItemsWithdrawn(task.call, start, stop))
+        assert task.dropped or task.done or waits <= task.withdrawn, "it would run all the same"
+
     # What must hold.
 
     def feed(self, event, *, reported=None, freed=()):
@@ -168,12 +183,14 @@ class World:
                     assert len(done.attempts) == self.max_attempts
                 else:
                     assert len(done.attempts) <= 1
+            elif isinstance(done, Withdraw):
+                self.finish(done, self.tasks[done.call].withdrawn)
             elif isinstance(done, Requeue):
                 task = self.tasks[done.call]
                 assert task.retry
                 items = set(range(done.start, done.stop))
                 assert {(done.call, item) for item in items} <= freed
-                assert not items & (task.accepted | task.abandoned)
+                assert not items & task.finished
             elif isinstance(done, Revoke):
                 (piece,) = [p for p in self.hands[done.worker].pieces if p.entry == done.entry]
                 assert self.tasks[piece.call].retry
@@ -191,7 +208,7 @@ class World:
                 assert not task.done
                 assert not task.dropped
                 assert task.closed
-                assert task.accepted | task.abandoned == set(range(task.count))
+                assert task.finished == set(range(task.count))
                 task.done = True
 
     def finish(self, done, into):
@@ -199,7 +216,7 @@ class World:
         assert not task.dropped
         items = set(range(done.start, done.stop))
         assert items
-        assert not items & (task.accepted | task.abandoned)
+        assert not items & task.finished
         into |= items
 
     def on_dispatch(self, done):
@@ -217,7 +234,7 @@ class World:
         assert done.start % task.chunk == 0
         assert done.stop % task.chunk == 0 or (task.closed and done.stop == task.count)
         assert done.chunk == task.chunk
-        assert not items & (task.accepted | task.abandoned)
+        assert not items & task.finished
         units = -(-len(items) // task.chunk)
         hand.given += units
         assert hand.quota is None or hand.given <= hand.quota

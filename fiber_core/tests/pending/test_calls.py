@@ -71,3 +71,11 @@ def test_a_forgotten_call_counts_for_nothing(make, total):
     call.forget()
     assert call.is_over
     assert total.units == call.queued == 0
+
+
+def test_what_waits_is_told_by_range(make):
+    call = make()
+    call.grow(10, closed=True)
+    call.withdraw(4, 6)
+    assert call.waiting(2, 8) == [(2, 4), (6, 8)]
+    assert call.waiting(4, 6) == []

@@ -69,6 +69,13 @@ class Histories(World, RuleBasedStateMachine):
             task.dropped = True
         self.feed(CallDropped(task.call))
 
+    @rule(data=st.data(), first=st.integers(0, 20), units=st.integers(1, 20))
+    def withdraw(self, data, first, units):
+        if self.tasks:
+            task = data.draw(st.sampled_from(list(self.tasks.values())))
+            start = min(first * task.chunk, task.count - task.count % task.chunk)
+            self.withdraw_from(task, start, min(start + units * task.chunk, task.count))
+
     @rule(quota=st.sampled_from([None, None, None, 1, 3, 10]), slots=st.integers(0, 2))
     def join(self, quota, slots):
         self.names += 1
@@ -210,7 +217,7 @@ class Histories(World, RuleBasedStateMachine):
         assert self.table.is_idle == (not shot.calls)
         for view in shot.calls:
             task = self.tasks[view.call]
-            assert view.finished == len(task.accepted) + len(task.abandoned)
+            assert view.finished == len(task.finished)
             assert view.abandoned == len(task.abandoned)
         for hand in self.hands.values():
             assert [(piece.entry, piece.done, piece.stop) for piece in hand.pieces] == [

@@ -14,6 +14,7 @@ from fiber.pending import (
     CallDropped,
     Dispatch,
     ItemsAdded,
+    ItemsWithdrawn,
     PendingTable,
     Requeue,
     Retire,
@@ -21,6 +22,7 @@ from fiber.pending import (
     SizeObserved,
     Tick,
     UnitsDone,
+    Withdraw,
     WorkerAsked,
     WorkerDraining,
     WorkerJoined,
@@ -71,6 +73,7 @@ def test_a_late_result_of_a_lost_worker_is_dropped(play):
     [
         ItemsAdded(9, 1),
         CallDropped(9),
+        ItemsWithdrawn(9, 0, 1),
         SizeObserved(9, 1.0),
         WorkerAsked("x"),
         WorkerDraining("x"),
@@ -293,3 +296,31 @@ def test_a_million_items_cost_no_more_than_one(play):
     out = play(CallAdded(1, 10**6))
     assert len(out) == 8
     assert len(play.table._ledger.calls[1].ready) == 1
+
+
+def test_what_is_withdrawn_in_time_is_never_dispatched(play):
+    play(CallAdded(1, 5))
+    assert play(ItemsWithdrawn(1, 1, 4)) == [Withdraw(1, 1, 4)]
+    play.join("a")
+    assert play.finish("a") == [Accept(1, 0, 1)]
+    play(WorkerAsked("a"))
+    assert play.finish("a") == [Accept(1, 4, 5), CallDone(1)]
+
+
+def test_what_was_dispatched_is_not_withdrawn(play):
+    play.join("a")
+    play(CallAdded(1, 1))
+    assert play(ItemsWithdrawn(1, 0, 1)) == []
+    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
+
+
+def test_a_call_whose_last_items_are_withdrawn_is_done(play):
+    play(CallAdded(1, 3))
+    assert play(ItemsWithdrawn(1, 0, 3)) == [Withdraw(1, 0, 3), CallDone(1)]
+
+
+def test_parts_of_units_cannot_be_withdrawn(play):
+    play(CallAdded(1, 5, 2))
+    with pytest.raises(ValueError, match="no whole units"):
+        play(ItemsWithdrawn(1, 1, 4))
+    assert play(ItemsWithdrawn(1, 2, 5)) == [Withdraw(1, 2, 5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fiber.dispatch import protocol
@@ -69,6 +69,8 @@ class Call:
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
+        #: told of the items that are sent to a worker, each time they are
+        self.begun: Callable[[int, int], None] | None = None
         #: objects that the pickles of this call keep alive, let go when it is done
         self.releases: list[Any] = []
         try:

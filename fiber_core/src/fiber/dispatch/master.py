@@ -7,44 +7,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from concurrent.futures import CancelledError
+from typing import Any
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.outcomes import Received
+from fiber.dispatch.outcomes import Received, read_error
 from fiber.dispatch.protocol import Mode
 from fiber.dispatch.session import Session
+from fiber.dispatch.staff import Staff
 from fiber.exceptions import WireError
 from fiber.model.task import Attempt
 from fiber.pending import events, instructions
 from fiber.pending.policy import RetryPolicy
 from fiber.pending.table import PendingTable
-from fiber.transport import codec
 from fiber.transport.endpoint import Peer
 from fiber.transport.reactor import Reactor, Timer
 from fiber.transport.wire import Kind, Message
 
 #: a call's item size is observed again when it has changed by this factor
 _SIZE_CHANGE = 2.0
-
-
-class Staff(Protocol):
-    """Who employs the workers, and hears how they do; called on the handler thread."""
-
-    def knows(self, ident: str) -> bool:
-        """True where the process is one of its workers."""
-
-    def is_up(self, ident: str) -> None:
-        """A worker asked for work for the first time."""
-
-    def is_broken(self, ident: str, error: BaseException) -> None:
-        """A worker's initializer failed."""
-
-    def is_cut(self, ident: str) -> None:
-        """A worker's connection ended."""
-
-    def is_retired(self, ident: str) -> None:
-        """A worker was told to exit."""
 
 
 class Dispatcher:
@@ -85,6 +67,7 @@ class Dispatcher:
             instructions.Dispatch: self._dispatch,
             instructions.Revoke: self._revoke,
             instructions.Abandon: self._abandon,
+            instructions.Withdraw: self._withdrawn,
             instructions.Requeue: self._requeued,
             instructions.Retire: self._retire,
             instructions.CallDone: self._call_done,
@@ -107,6 +90,7 @@ class Dispatcher:
         items: Sequence[Any] | None,
         chunksize: int | None = None,
         retry: bool = True,
+        begun: Callable[[int, int], None] | None = None,
     ) -> Call:
         """Make a call, to be added.
 
@@ -117,12 +101,15 @@ class Dispatcher:
             items: all of them, or None for a call that grows by :meth:`extend`.
             chunksize: items that stay together, or None.
             retry: False for at most once.
+            begun: told, under the lock, of the items that are sent to a worker.
 
         Raises:
             Exception: what pickling the function raised.
         """
         number = next(self._numbers)
-        return Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
+        call = Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
+        call.begun = begun
+        return call
 
     def add(self, call: Call) -> None:
         """Take a call in and give it to workers that wait.
@@ -153,6 +140,11 @@ class Dispatcher:
                 return
             added = call.extend(items)
             self._feed(events.ItemsAdded(call.number, added, closed))
+
+    def withdraw(self, call: Call, start: int, stop: int) -> None:
+        """Have whole units that were not sent to a worker not run; each is a ``CancelledError``."""
+        with self.lock:
+            self._feed(events.ItemsWithdrawn(call.number, start, stop))
 
     def end(self, error: BaseException) -> None:
         """End every call with an error, and take no more."""
@@ -241,7 +233,7 @@ class Dispatcher:
         elif message.kind is Kind.MISSING:
             self._missing(session, bytes(message.body))
         elif message.kind is Kind.BROKEN:
-            self._staff.is_broken(session.ident, _error(message.body))
+            self._staff.is_broken(session.ident, read_error(message.body))
         else:
             msg = f"{message.kind.name} is not for a pool"
             raise WireError(msg)
@@ -343,6 +335,8 @@ class Dispatcher:
 
     def _dispatch(self, step: instructions.Dispatch) -> None:
         session, call = self._sessions[step.worker], self._calls[step.call]
+        if call.begun is not None:
+            call.begun(step.start, step.stop)
         try:
             size = session.give(call, step)
         except BaseException:
@@ -373,6 +367,11 @@ class Dispatcher:
             call.sink.fail(index, index + 1, call.crashed(index, step.attempts))
         call.forget(step.start, step.stop)
 
+    def _withdrawn(self, step: instructions.Withdraw) -> None:
+        call = self._calls[step.call]
+        call.sink.fail(step.start, step.stop, CancelledError())
+        call.forget(step.start, step.stop)
+
     def _requeued(self, step: instructions.Requeue) -> None:
         self._lost_counts[0] += step.stop - step.start
 
@@ -387,11 +386,3 @@ class Dispatcher:
             call.sink.done()
             call.release()
             self._drained.notify_all()
-
-
-def _error(body: memoryview) -> BaseException:
-    try:
-        error = codec.loads(body)
-    except Exception as failure:
-        return failure
-    return error if isinstance(error, BaseException) else WireError(repr(error))

@@ -130,3 +130,12 @@ class Received:
 def _unreadable(failure: BaseException) -> BaseException:
     message = f"a result could not be read: {type(failure).__name__}: {failure}"
     return codec.encoding_error(failure, message)
+
+
+def read_error(body: memoryview) -> BaseException:
+    """The error that a worker reports of itself."""
+    try:
+        error = codec.loads(body)
+    except Exception as failure:
+        return failure
+    return error if isinstance(error, BaseException) else WireError(repr(error))

@@ -5,6 +5,7 @@ from fiber.pending.events import (
     CallDropped,
     Event,
     ItemsAdded,
+    ItemsWithdrawn,
     RevokeAnswered,
     SizeObserved,
     Tick,
@@ -23,6 +24,7 @@ from fiber.pending.instructions import (
     Requeue,
     Retire,
     Revoke,
+    Withdraw,
 )
 from fiber.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
 from fiber.pending.table import PendingTable
@@ -41,6 +43,7 @@ __all__ = [
     "HeldView",
     "Instruction",
     "ItemsAdded",
+    "ItemsWithdrawn",
     "PendingTable",
     "Requeue",
     "Retire",
@@ -52,6 +55,7 @@ __all__ = [
     "Snapshot",
     "Tick",
     "UnitsDone",
+    "Withdraw",
     "WorkerAsked",
     "WorkerDraining",
     "WorkerJoined",

@@ -63,7 +63,7 @@ class Call:
         self.closed = False
         #: items known
         self.count = 0
-        #: items accepted or abandoned
+        #: items accepted, abandoned or withdrawn
         self.finished = 0
         #: those of them that were abandoned
         self.abandoned = 0
@@ -136,6 +136,14 @@ class Call:
             self.suspects.popleft()
         self._queue(-1)
         return start, stop
+
+    def waiting(self, start: int, stop: int) -> list[Range]:
+        """The parts of ``[start, stop)`` that are in the ordinary queue."""
+        return [
+            (max(start, low), min(stop, high))
+            for low, high in self.ready
+            if max(start, low) < min(stop, high)
+        ]
 
     def withdraw(self, start: int, stop: int) -> None:
         """Take ``[start, stop)`` out of the ordinary queue, where it is there."""

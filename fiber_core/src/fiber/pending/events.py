@@ -53,6 +53,18 @@ class CallDropped:
 
 
 @attrs.frozen
+class ItemsWithdrawn:
+    """The caller wants these whole units no more: those that were not dispatched never will be."""
+
+    #: the call
+    call: int
+    #: first item
+    start: int
+    #: one past the last item
+    stop: int
+
+
+@attrs.frozen
 class WorkerJoined:
     """A worker is up."""
 
@@ -141,6 +153,7 @@ Event = (
     CallAdded
     | ItemsAdded
     | CallDropped
+    | ItemsWithdrawn
     | WorkerJoined
     | WorkerAsked
     | UnitsDone

@@ -62,6 +62,18 @@ class Abandon:
 
 
 @attrs.frozen
+class Withdraw:
+    """These items were withdrawn in time: nobody will run them."""
+
+    #: the call
+    call: int
+    #: first item
+    start: int
+    #: one past the last item
+    stop: int
+
+
+@attrs.frozen
 class Requeue:
     """These items of a lost worker will run again (for information)."""
 
@@ -83,10 +95,10 @@ class Retire:
 
 @attrs.frozen
 class CallDone:
-    """Every item of a closed call was accepted or abandoned."""
+    """Every item of a closed call was accepted, abandoned or withdrawn."""
 
     #: the call
     call: int
 
 
-Instruction = Dispatch | Revoke | Accept | Abandon | Requeue | Retire | CallDone
+Instruction = Dispatch | Revoke | Accept | Abandon | Withdraw | Requeue | Retire | CallDone

@@ -7,7 +7,15 @@ from collections import OrderedDict
 from fiber.model.task import Attempt
 from fiber.pending.batching import Pace
 from fiber.pending.calls import Call, Tally
-from fiber.pending.instructions import Abandon, Accept, CallDone, Instruction, Requeue, Retire
+from fiber.pending.instructions import (
+    Abandon,
+    Accept,
+    CallDone,
+    Instruction,
+    Requeue,
+    Retire,
+    Withdraw,
+)
 from fiber.pending.lines import Lines
 from fiber.pending.ranges import Range
 from fiber.pending.watch import Watch
@@ -116,6 +124,13 @@ class Ledger:
         for part in self._settle(call, start, stop):
             call.abandoned += part[1] - part[0]
             out.append(Abandon(call.id, *part, attempts))
+        self.end_if_complete(call, out)
+
+    def withdraw(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
+        """Take items out that nobody was given, or that somebody else has as well."""
+        for part in call.waiting(start, stop):
+            call.withdraw(*part)
+            out += [Withdraw(call.id, *fresh) for fresh in self._settle(call, *part)]
         self.end_if_complete(call, out)
 
     def _settle(self, call: Call, start: int, stop: int) -> list[Range]:

@@ -51,6 +51,7 @@ class PendingTable:
             events.CallAdded: self._call_added,
             events.ItemsAdded: self._items_added,
             events.CallDropped: self._call_dropped,
+            events.ItemsWithdrawn: self._items_withdrawn,
             events.SizeObserved: self._size_observed,
             events.WorkerJoined: self._worker_joined,
             events.WorkerAsked: self._worker_asked,
@@ -168,6 +169,17 @@ class PendingTable:
         call = self._ledger.calls.pop(event.call, None)
         if call is not None:
             call.forget()
+
+    def _items_withdrawn(
+        self, event: events.ItemsWithdrawn, now: float, out: list[Instruction]
+    ) -> None:
+        call = self._ledger.calls.get(event.call)
+        if call is None:
+            return
+        if event.start % call.chunk or (event.stop % call.chunk and event.stop != call.count):
+            msg = f"items {event.start} to {event.stop} are no whole units of {call.chunk}"
+            raise ValueError(msg)
+        self._ledger.withdraw(call, event.start, event.stop, out)
 
     def _size_observed(
         self, event: events.SizeObserved, now: float, out: list[Instruction]
