@@ -28,6 +28,8 @@ __all__ = [
     "BaseContext",
     "BufferTooShort",
     "DefaultContext",
+    "FiberContext",
+    "FiberProcess",
     "ForkContext",
     "ForkProcess",
     "ForkServerContext",
@@ -236,6 +238,12 @@ class BaseContext(_stdlib.BaseContext):
         """A context of a name exists where the name does."""
 
 
+class FiberProcess(Process):
+    """The process class of the context "fiber"."""
+
+    _start_method = "fiber"
+
+
 class ForkProcess(Process):
     """The process class of the context "fork"."""
 
@@ -295,6 +303,13 @@ class DefaultContext(BaseContext):
         return start_methods.names()
 
 
+class FiberContext(BaseContext):
+    """The context "fiber", a name that the stdlib has for nothing of its own."""
+
+    _name = "fiber"
+    Process = FiberProcess
+
+
 class ForkContext(BaseContext):
     """The context "fork"; its children start as all do, and inherit no memory."""
 
@@ -316,7 +331,7 @@ class ForkServerContext(BaseContext):
     Process = ForkServerProcess
 
 
-_concrete_contexts = {
+_concrete_contexts: dict[Any, Any] = {
     name: made
     for name, made in (
         ("fork", ForkContext()),
@@ -325,7 +340,12 @@ _concrete_contexts = {
     )
     if name in start_methods.names()
 }
+_concrete_contexts["fiber"] = FiberContext()
 _default_context: DefaultContext = DefaultContext()
+_as_given = {made: made for made in _concrete_contexts.values()}
+_concrete_contexts.update(_as_given)
+# a library hands what its user gave it, a name or a context, to multiprocessing.get_context()
+vars(_stdlib)["_concrete_contexts"].update(_as_given, fiber=_concrete_contexts["fiber"])
 
 
 def _find(module: str, name: str) -> Any:
