@@ -151,8 +151,16 @@ class World:
         self.feed(WorkerLost(hand.name, attempt, counts), freed=freed)
 
     def withdraw_from(self, task, start, stop):
-        ours = set(range(start, stop))
-        waits = ours & set(range(task.count)) - task.given - task.finished
+        # what somebody holds, or may have begun, is none of it
+        held = {
+            item
+            for hand in self.hands.values()
+            for piece in hand.pieces
+            if piece.call == task.call
+            for item in range(piece.done, piece.stop)
+        }
+        waits = set(range(start, min(stop, task.count))) - held
+        waits -= task.given | task.finished | task.suspects
         if not task.closed:
             waits &= set(range(task.count - task.count % task.chunk))
         self.feed(ItemsWithdrawn(task.call, start, stop))

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing import util
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fiber import hints, runtime
-from fiber.dispatch.callbacks import Callbacks
-from fiber.dispatch.calls import Call, Sink
 from fiber.dispatch.feeder import Feeder
 from fiber.dispatch.protocol import Mode
-from fiber.exceptions import TerminatedError
-from fiber.launch.crew import Crew, CrewOptions, Needs
-from fiber.pool_arguments import chunk_of, require_callable, require_positive, sizes
-from fiber.pool_worker import PoolWorker
-from fiber.process import Process, requested
+from fiber.pool_arguments import chunk_of
+from fiber.process import Process
 from fiber.results import (
     AsyncResult,
     IMapIterator,
@@ -29,12 +21,12 @@ from fiber.results import (
     Stream,
     UnorderedStream,
 )
+from fiber.workforce import Wish, Workforce
 
 __all__ = ["Pool"]
 
 T = TypeVar("T")
 _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
-_numbers = itertools.count(1)
 
 
 class Pool:
@@ -78,41 +70,24 @@ class Pool:
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = _TERMINATE
-        require_callable(initializer)
-        self._runtime = runtime.current()
-        size, least, most = sizes(self._runtime, processes, min, max)
-        require_positive("maxtasksperchild", maxtasksperchild)
-        require_positive("processes_per_job", processes_per_job)
-        require_positive("max_attempts", max_attempts)
-        args = tuple(initargs)
-        self._error_handling = error_handling
-        self._options = CrewOptions(
-            size=size,
-            least=least,
-            most=most,
+        wish = Wish(
+            size=processes,
+            initializer=initializer,
+            initargs=initargs,
             quota=maxtasksperchild,
+            error_handling=error_handling,
+            least=min,
+            most=max,
             per_job=processes_per_job,
-            max_attempts=max_attempts or self._runtime.config.max_attempts,
-            make_process=lambda target: PoolWorker(target, initializer, args),
+            max_attempts=max_attempts,
         )
-        self._name = f"pool-{next(_numbers)}"
         self._lock = threading.RLock()
-        self._callbacks = Callbacks(f"fiber-{self._name}-callbacks")
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._default = self._needs(initializer)
-        self._used_default = False
-        self._crews: dict[tuple[Any, ...], Crew] = {}
-        crew = self._crews[self._default.key] = self._new_crew(self._default)
-        try:
-            crew.begin()
-        except BaseException:
-            crew.terminate()
-            crew.join()
-            raise
+        self._workforce = Workforce(wish, "pool")
+        self._callbacks = self._workforce.callbacks
+        self._workforce.begin()
         self._state = _RUN
-        self._terminate = util.Finalize(
-            self, _end, args=(self._crews, self._callbacks), exitpriority=15
-        )
+        self._terminate = self._workforce.end_with(self)
 
     def __repr__(self) -> str:
         cls = type(self)
@@ -121,12 +96,12 @@ class Pool:
     @property
     def size(self) -> int:
         """Workers that the pool keeps."""
-        return sum(crew.fleet.size for crew in self._crews.values())
+        return self._workforce.size
 
     @property
     def _pool(self) -> list[Process]:
         """The workers' process objects, where the stdlib's pool has them and programs look."""
-        return [process for crew in self._crews.values() for process in crew.processes()]
+        return self._workforce.processes()
 
     # -- one task
 
@@ -150,7 +125,7 @@ class Pool:
         """The same, not waited for; callbacks run on a thread of the pool."""
         result: AsyncResult[T] = AsyncResult(self._callbacks.put, callback, error_callback, self)
         item = (tuple(args), dict(kwds or {}))
-        self._add(func, Mode.APPLY, result, [item])
+        self._workforce.add(func, Mode.APPLY, result, [item])
         return result
 
     # -- many tasks
@@ -224,23 +199,20 @@ class Pool:
 
     def resize(self, processes: int) -> None:
         """Keep so many workers from now on; those in surplus finish what they have begun."""
-        require_positive("processes", processes)
-        with self._lock:
-            self._check_running()
-            for crew in self._crews.values():
-                if crew.began:
-                    crew.resize(processes)
+        self._workforce.resize(processes)
 
     def close(self) -> None:
         """Take no more tasks; workers end when all is done."""
         with self._lock:
             if self._state == _RUN:
                 self._state = _CLOSE
+                self._workforce.refuse(ValueError("Pool not running"))
 
     def terminate(self) -> None:
         """End the workers at once; what is not done fails with ``TerminatedError``."""
         with self._lock:
             self._state = _TERMINATE
+            self._workforce.refuse(ValueError("Pool not running"))
         self._terminate()
 
     def join(self) -> None:
@@ -254,14 +226,7 @@ class Pool:
             raise ValueError(msg)
         for stream in list(self._streams):
             stream.hurry()
-        crews = list(self._crews.values())
-        for crew in crews:
-            crew.dispatcher.wait_drained(ValueError("Pool not running"))
-        for crew in crews:
-            crew.retire()
-        for crew in crews:
-            crew.join()
-        self._callbacks.close()
+        self._workforce.join()
         self._terminate.cancel()
 
     def __enter__(self) -> Pool:
@@ -292,62 +257,7 @@ class Pool:
     # -- inside
 
     def _check_running(self) -> None:
-        if self._state != _RUN:
-            msg = "Pool not running"
-            raise ValueError(msg)
-
-    def _needs(self, function: Any) -> Needs:
-        meta = hints.get_meta(function)
-        return Needs(resources=requested(meta, self._runtime), image=meta.image)
-
-    def _new_crew(self, needs: Needs) -> Crew:
-        name = self._name if not self._crews else f"{self._name}.{len(self._crews)}"
-        return Crew(self._runtime, needs, self._options, name=name)
-
-    def _crew(self, function: Any) -> Crew:
-        """The workers that have what a function asks for; the pool's own where it asks nothing."""
-        meta = hints.get_meta(function)
-        asks = not meta.resources.is_empty or meta.image is not None
-        needs = self._needs(function) if asks else self._default
-        with self._lock:
-            self._check_running()
-            crew = self._crews.get(needs.key)
-            if crew is None:
-                crew = self._crews[needs.key] = self._new_crew(needs)
-            default = self._crews[self._default.key]
-            if crew is default:
-                self._used_default = True
-            elif not self._used_default:
-                # nobody has used the first workers, and they hold what these may need
-                default.rest()
-        crew.begin()
-        if crew.error is not None:
-            raise crew.error
-        return crew
-
-    def _retry(self, function: Any) -> bool:
-        said = hints.get_meta(function).retry
-        return self._error_handling if said is None else said
-
-    def _add(
-        self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int = 1
-    ) -> tuple[Crew, Call | None]:
-        crew = self._crew(func)
-        try:
-            call = crew.dispatcher.prepare(
-                func,
-                mode,
-                sink,
-                items=items,
-                chunksize=None if chunk == 1 else chunk,
-                retry=self._retry(func),
-            )
-        except Exception as error:
-            # a function that cannot be pickled is a failed task, as in multiprocessing
-            sink.broken(error)
-            return crew, None
-        crew.dispatcher.add(call)
-        return crew, call
+        self._workforce.check()
 
     def _map(
         self,
@@ -364,27 +274,15 @@ class Pool:
         result: MapResult[Any] = MapResult(
             len(items), self._callbacks.put, callback, error_callback, self
         )
-        self._add(func, mode, result, items, chunk)
+        self._workforce.add(func, mode, result, items, chunk)
         return result
 
     def _imap(self, func: Any, iterable: Iterable[Any], chunksize: int, stream: Stream) -> Stream:
         chunk = chunk_of(chunksize)
-        crew, call = self._add(func, Mode.MAP, stream, None, chunk)
+        crew, call = self._workforce.add(func, Mode.MAP, stream, None, chunk)
         if call is not None:
             feeder = Feeder(crew.dispatcher, call, iterable, workers=crew.fleet.size)
             stream.attach(feeder)
             self._streams.add(stream)
             feeder.start()
         return stream
-
-
-def _end(crews: dict[tuple[Any, ...], Crew], callbacks: Callbacks) -> None:
-    """What a pool does at its end, whether it was closed, collected or the program exits."""
-    for crew in list(crews.values()):
-        crew.dispatcher.end(TerminatedError("the pool was terminated before the task was done"))
-        crew.terminate()
-    # a pool may be collected on any thread; one of ours would wait for itself
-    waits = not threading.current_thread().name.startswith("fiber-")
-    for crew in list(crews.values()):
-        crew.join(10 if waits else 0)
-    callbacks.close(1 if waits else 0)
