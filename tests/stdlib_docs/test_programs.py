@@ -6,61 +6,26 @@ only its imports changed, and prints the same.
 
 from __future__ import annotations
 
-import functools
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import swapped
+
 PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
-IMPORT = re.compile(r"^(?P<verb>\s*(?:from|import)) multiprocessing(?P<rest>.*)$", re.MULTILINE)
 
-
-def imports_changed(source):
-    """The same program, with Fiber in place of multiprocessing; not a word besides."""
-
-    def change(match):
-        verb, rest = match["verb"], match["rest"]
-        if verb.strip() == "import" and not rest.strip():
-            rest = " as multiprocessing"
-        return f"{verb} fiber{rest}"
-
-    return IMPORT.sub(change, source)
-
-
-def printed(script, **environ):
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env={**os.environ, **environ},
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == "", done.stdout + done.stderr
-    return done.stdout
-
-
-@functools.cache
-def what_multiprocessing_prints(name):
-    return printed(PROGRAMS / f"{name}.py")
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tls"])
 @pytest.mark.parametrize("name", NAMES)
 def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path):
-    expected = what_multiprocessing_prints(name)
-    assert expected
+    script = PROGRAMS / f"{name}.py"
 
-    script = tmp_path / f"{name}.py"
-    script.write_text(imports_changed((PROGRAMS / script.name).read_text()))
+    printed = swapped.prints_with_fiber(script, tmp_path, FIBER_LOCAL_TRANSPORT=transport)
 
-    assert printed(script, FIBER_LOCAL_TRANSPORT=transport) == expected
+    assert printed == swapped.prints(script)
 
 
 def test_only_imports_are_changed():
@@ -71,7 +36,7 @@ def test_only_imports_are_changed():
         "    from multiprocessing.pool import ThreadPool\n"
         "print(multiprocessing.Pool)\n"
     )
-    assert imports_changed(source) == (
+    assert swapped.imports_changed(source) == (
         "import fiber as multiprocessing\n"
         "import fiber as mp\n"
         "from fiber import Pool\n"

@@ -1,0 +1,45 @@
+"""Libraries that use ``multiprocessing``, unmodified, each in a program as their users write it.
+
+A program prints the same with Fiber: its import is changed, and where the library itself makes the
+processes, the context or backend that it is given.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import require
+import swapped
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+#: the modules that a program cannot do without
+NEEDS = {
+    "baselines_vectorised": ["cloudpickle", "numpy"],
+    "deap_onemax": ["deap"],
+    "dynesty_nested": ["dynesty"],
+    "emcee_gaussian": ["emcee"],
+    "logging_by_queue": [],
+    "scipy_evolution": ["scipy"],
+}
+#: what else is changed than imports
+CHANGES: dict[str, dict[str, str]] = {}
+
+pytestmark = [pytest.mark.libraries, pytest.mark.timeout(250)]
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_library_does_the_same_with_fiber(name, tmp_path):
+    for module in NEEDS[name]:
+        require.need_module(module)
+    script = PROGRAMS / f"{name}.py"
+
+    printed = swapped.prints_with_fiber(script, tmp_path, CHANGES.get(name))
+
+    assert printed == swapped.prints(script)
+
+
+def test_every_program_is_run():
+    assert sorted(path.stem for path in PROGRAMS.glob("*.py")) == sorted(NEEDS)

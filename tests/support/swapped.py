@@ -1,0 +1,68 @@
+"""Programs for ``multiprocessing``, run by it and by Fiber with nothing but an import changed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["imports_changed", "prints", "prints_with_fiber"]
+
+_IMPORT = re.compile(r"^(?P<verb>\s*(?:from|import)) multiprocessing(?P<rest>.*)$", re.MULTILINE)
+
+
+def imports_changed(source: str) -> str:
+    """The same program, with Fiber in place of multiprocessing; not a word besides."""
+
+    def change(match: re.Match[str]) -> str:
+        verb, rest = match["verb"], match["rest"]
+        if verb.strip() == "import" and not rest.strip():
+            rest = " as multiprocessing"
+        return f"{verb} fiber{rest}"
+
+    return _IMPORT.sub(change, source)
+
+
+@functools.cache
+def prints(script: Path) -> str:
+    """What a program prints as it stands; it ends well, and says nothing on standard error."""
+    return _printed(script, {})
+
+
+def prints_with_fiber(
+    script: Path, folder: Path, changes: Mapping[str, str] | None = None, **environ: str
+) -> str:
+    """What it prints with Fiber.
+
+    Args:
+        script: the program.
+        folder: where the changed one is written.
+        changes: what else is put in place of what, where a library makes the processes.
+        environ: variables that it finds in its environment.
+    """
+    source = imports_changed(script.read_text(encoding="utf-8"))
+    for old, new in (changes or {}).items():
+        assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {script.name}"
+        source = source.replace(old, new)
+    changed = folder / script.name
+    changed.write_text(source, encoding="utf-8")
+    return _printed(changed, environ)
+
+
+def _printed(script: Path, environ: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **environ},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stdout + done.stderr
+    assert done.stdout
+    return done.stdout
