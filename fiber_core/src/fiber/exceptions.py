@@ -19,7 +19,7 @@
      ├─ TransportError               (also OSError)
      │   ├─ HandshakeError             the two sides do not trust or understand each other
      │   ├─ WireError                  a frame that makes no sense
-     │   └─ PeerLostError              the other side is gone (also EOFError)
+     │   └─ PeerLostError              the other side is gone (also EOFError, ConnectionError)
      ├─ ForkedError                  fiber was used in a process that the user's own fork made
      ├─ TerminatedError              the pool was terminated first (also ProcessError)
      └─ WorkerCrashedError           a task ended its workers; holds the attempts and the results
@@ -147,7 +147,7 @@ class WireError(TransportError):
     """A frame that makes no sense; its sender is closed."""
 
 
-class PeerLostError(TransportError, EOFError):
+class PeerLostError(TransportError, ConnectionError, EOFError):
     """The process at the other end is gone."""
 
 

@@ -76,7 +76,8 @@ def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
             name="queue", ends=1, lanes=(LaneShape(writers=0, readers=0, maxsize=maxsize),)
         )
     if kind not in (Kind.PIPE, Kind.ONE_WAY):
-        return Shape(name=kind.name.lower(), ends=1, lanes=())
+        name = "managed object" if kind is Kind.REFERENT else kind.name.lower()
+        return Shape(name=name, ends=1, lanes=())
     there = LaneShape(writers=0, readers=1, max_bytes=PIPE_BYTES)
     back = LaneShape(writers=1, readers=0, max_bytes=PIPE_BYTES)
     return Shape(name="pipe", ends=2, lanes=(there, back) if kind is Kind.PIPE else (there,))

@@ -15,6 +15,7 @@ _CLASSES = {
     Kind.QUEUE: ("fiber.objects.remote_channel", "RemoteChannel"),
     Kind.PIPE: ("fiber.objects.remote_channel", "RemoteChannel"),
     Kind.ONE_WAY: ("fiber.objects.remote_channel", "RemoteChannel"),
+    Kind.REFERENT: ("fiber.objects.remote_referent", "RemoteReferent"),
 }
 
 

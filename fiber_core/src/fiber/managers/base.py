@@ -1,0 +1,331 @@
+"""``BaseManager``: a process whose objects are used from all others."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import AuthenticationError, ProcessError, process, util
+from types import TracebackType
+from typing import Any
+
+from fiber.connection import Connection, Pipe
+from fiber.exceptions import TransportError
+from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
+from fiber.managers.server import Server, address_of, proof
+from fiber.objects.calls import Made
+from fiber.objects.remote_referent import strand_of_thread
+from fiber.process import Process
+
+__all__ = ["BaseManager", "State"]
+
+log = logging.getLogger("fiber")
+
+
+class State:
+    """Where a manager is in its life."""
+
+    __slots__ = ("value",)
+    INITIAL = 0
+    STARTED = 1
+    SHUTDOWN = 2
+
+    def __init__(self) -> None:
+        self.value = self.INITIAL
+
+
+class BaseManager:
+    """Starts a process for objects that are used from others, or connects to one that runs.
+
+    The same as ``multiprocessing.managers.BaseManager``. Inside a run no address is needed: any
+    process that gets a proxy talks to the manager's process directly.
+
+    Args:
+        address: None; or that of a manager which :meth:`connect` is to find.
+        authkey: what managers that connect must know; the one of this process unless told.
+        serializer: ``"pickle"``.
+        ctx: the context whose processes are started.
+        shutdown_timeout: seconds that the process has to end before it is ended.
+    """
+
+    _registry: Mapping[str, tuple[Any, Any, Any, Any]] = {}
+    _Server = Server
+
+    #: end the manager's process; there once it was started
+    shutdown: Callable[[], Any]
+
+    def __init__(
+        self,
+        address: Any = None,
+        authkey: bytes | None = None,
+        serializer: str = "pickle",
+        ctx: Any = None,
+        *,
+        shutdown_timeout: float = 1.0,
+    ) -> None:
+        if serializer == "xmlrpclib":
+            msg = "managers of fiber speak pickle only, between processes that proved a common key"
+            raise ValueError(msg)
+        if serializer != "pickle":
+            raise KeyError(serializer)
+        if authkey is None:
+            authkey = process.current_process().authkey
+        self._address = address
+        self._authkey = secret(authkey)
+        self._state = State()
+        self._serializer = serializer
+        self._ctx = ctx
+        self._shutdown_timeout = shutdown_timeout
+        self._process: Any = None
+        self._desk: BaseProxy | None = None
+        self._changing = threading.RLock()
+
+    # -- the process
+
+    def start(
+        self, initializer: Any = None, initargs: Sequence[Any] = ()
+    ) -> None:
+        """Start the manager's process.
+
+        Args:
+            initializer: called in it before anything else.
+            initargs: its arguments.
+
+        Raises:
+            ProcessError: it was started or shut down before.
+            EOFError: the process ended before it served; its output tells why.
+        """
+        with self._changing:
+            self._refuse_unless_initial()
+            if initializer is not None and not callable(initializer):
+                msg = "initializer must be a callable"
+                raise TypeError(msg)
+            reader, writer = Pipe(duplex=False)
+            with reader:
+                with writer:
+                    self._process = self._new_process(writer, initializer, initargs)
+                    self._process.start()
+                self._address, token = self._hear_from(reader)
+            self._desk = BaseProxy(token, self._serializer, authkey=self._authkey)
+            self._state.value = State.STARTED
+            self.shutdown = util.Finalize(
+                self,
+                _end,
+                args=(self._process, self._desk, self._state, self._shutdown_timeout),
+                exitpriority=0,
+            )
+
+    def _new_process(
+        self,
+        writer: Connection,
+        initializer: Callable[..., Any] | None,
+        initargs: Sequence[Any],
+    ) -> Any:
+        process_class = Process if self._ctx is None else self._ctx.Process
+        made = process_class(
+            target=self._run_server,
+            args=(
+                *(self._registry, self._address, self._authkey, self._serializer, writer),
+                *(initializer, initargs),
+            ),
+        )
+        number = ":".join(str(i) for i in made._identity)  # noqa: SLF001 - as the stdlib names it
+        made.name = f"{type(self).__name__}-{number}"
+        return made
+
+    def _hear_from(self, reader: Connection) -> tuple[Any, Token]:
+        try:
+            found: tuple[Any, Token] = reader.recv()
+        except EOFError as error:
+            # one that never came up says so here
+            self._process.join()
+            msg = (
+                f"the manager's process {self._process.name} ended with exit code "
+                f"{self._process.exitcode} before it served; its output tells why"
+            )
+            raise EOFError(msg) from error
+        return found
+
+    @classmethod
+    def _run_server(
+        cls,
+        registry: Mapping[str, tuple[Any, Any, Any, Any]],
+        address: Any,
+        authkey: bytes,
+        serializer: str,
+        writer: Connection,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Sequence[Any] = (),
+    ) -> None:
+        """What the manager's process does."""
+        # the program that Ctrl-C ends shuts its managers down
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if initializer is not None:
+            initializer(*initargs)
+        server = cls._Server(registry, address, authkey, serializer)
+        writer.send((server.address, server.token))
+        writer.close()
+        server.serve_forever()
+
+    def get_server(self) -> Server:
+        """A server for this very process; its ``serve_forever`` waits for managers that connect.
+
+        Raises:
+            ProcessError: the manager was started or shut down.
+        """
+        self._refuse_unless_initial()
+        return self._Server(self._registry, self._address, self._authkey, self._serializer)
+
+    def connect(self) -> None:
+        """Use the manager that serves at :attr:`address`.
+
+        Raises:
+            AuthenticationError: it has another key.
+            PeerLostError: nobody serves there.
+        """
+        target = address_of(self._address)
+        token = Token("#server", target, f"{target.target:x}")
+        desk = BaseProxy(token, self._serializer, authkey=self._authkey)
+        try:
+            desk._callmethod("prove", (proof(self._authkey, self._address),))  # noqa: SLF001 - a proxy is a part of its manager
+        except Exception as error:
+            if isinstance(error.__cause__, AuthenticationError):
+                raise error.__cause__ from None
+            raise
+        self._desk = desk
+        self._state.value = State.STARTED
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the manager's process has ended, where it was started here."""
+        if self._process is not None:
+            self._process.join(timeout)
+            if not self._process.is_alive():
+                self._process = None
+
+    @property
+    def address(self) -> Any:
+        """What another manager of the same types connects to."""
+        return self._address
+
+    def __enter__(self) -> Any:
+        if self._state.value == State.INITIAL:
+            self.start()
+        if self._state.value != State.STARTED:
+            msg = "Manager has shut down"
+            raise ProcessError(msg)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _refuse_unless_initial(self) -> None:
+        if self._state.value == State.STARTED:
+            msg = "Already started server"
+            raise ProcessError(msg)
+        if self._state.value == State.SHUTDOWN:
+            msg = "Manager has shut down"
+            raise ProcessError(msg)
+
+    # -- objects
+
+    @classmethod
+    def register(
+        cls,
+        typeid: str,
+        callable: Callable[..., Any] | None = None,  # noqa: A002 - the stdlib's name
+        proxytype: Any = None,
+        exposed: Sequence[str] | None = None,
+        method_to_typeid: Mapping[str, str] | None = None,
+        create_method: bool = True,
+    ) -> None:
+        """Have managers of this class know a type.
+
+        Args:
+            typeid: its name, and that of the method that makes objects.
+            callable: makes them; None where managers of this class only connect.
+            proxytype: class of the proxies; one with the object's public methods unless told.
+            exposed: methods that may be called; the class's ``_exposed_`` unless told.
+            method_to_typeid: methods that return a proxy, and the name of its type.
+            create_method: False where there is to be no method that makes objects.
+        """
+        if "_registry" not in vars(cls):
+            cls._registry = dict(cls._registry)
+        if proxytype is None:
+            proxytype = cls._auto_proxy()
+        exposed = exposed or getattr(proxytype, "_exposed_", None)
+        method_to_typeid = method_to_typeid or getattr(proxytype, "_method_to_typeid_", None)
+        if method_to_typeid:
+            for key, value in list(method_to_typeid.items()):
+                assert type(key) is str, f"{key!r} is not a string"
+                assert type(value) is str, f"{value!r} is not a string"
+        known: Any = cls._registry
+        known[typeid] = (callable, exposed, method_to_typeid, proxytype)
+        if create_method:
+
+            def create(self: BaseManager, /, *args: Any, **kwds: Any) -> Any:
+                token, found = self._create(typeid, *args, **kwds)
+                return proxytype(
+                    token, self._serializer, manager=self, authkey=self._authkey, exposed=found
+                )
+
+            create.__name__ = typeid
+            setattr(cls, typeid, create)
+
+    @classmethod
+    def _auto_proxy(cls) -> Callable[..., Any]:
+        """What makes the proxies of types that are registered without a class for them."""
+        return AutoProxy
+
+    def _create(self, typeid: str, /, *args: Any, **kwds: Any) -> tuple[Token, tuple[str, ...]]:
+        """Make an object; the token and the methods of it, which is held for a proxy."""
+        assert self._state.value == State.STARTED, "server not yet started"
+        made: Made = self._ask("create", typeid, *args, **kwds)
+        return Token.of(made), made.exposed
+
+    def _debug_info(self) -> str:
+        """The manager's objects, for people."""
+        self._settle()
+        return str(self._ask("debug_info"))
+
+    def _number_of_objects(self) -> int:
+        """How many objects the manager has."""
+        self._settle()
+        return int(self._ask("number_of_objects"))
+
+    def _ask(self, name: str, /, *args: Any, **kwds: Any) -> Any:
+        assert self._desk is not None, "server not yet started"
+        callee: Any = self._desk._object  # noqa: SLF001 - the raw answer, of which no proxy is made yet
+        return callee.call_method(name, args, kwds)
+
+    def _settle(self) -> None:
+        if self._desk is not None:
+            callee: Any = self._desk._object  # noqa: SLF001 - as above
+            callee.settle()
+
+
+def _end(child: Any, desk: BaseProxy, state: State, timeout: float) -> None:
+    """Have a manager's process end; make it end where it does not."""
+    if child.is_alive():
+        callee: Any = desk._object  # noqa: SLF001 - a call of which the answer may not come
+        try:
+            callee.begin("shutdown", (), {}, strand_of_thread()).wait(timeout)
+        except TransportError as error:
+            log.debug("fiber: the manager was not told to end: %s", error)
+        for step in (lambda: None, child.terminate, functools.partial(_kill, child)):
+            step()
+            child.join(timeout)
+            if not child.is_alive():
+                break
+    state.value = State.SHUTDOWN
+
+
+def _kill(child: Any) -> None:
+    child.kill()
+    child.join()

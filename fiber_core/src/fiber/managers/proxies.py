@@ -1,0 +1,227 @@
+"""What stands for a managed object in user code: ``BaseProxy``, and types made from method names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import process
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fiber.objects import store
+from fiber.objects.calls import Made, load_made
+from fiber.objects.ends import Holdable
+from fiber.objects.handle import Handle
+from fiber.objects.references import NO_TICKET
+from fiber.transport import fork
+
+if TYPE_CHECKING:
+    from fiber.managers.base import BaseManager
+    from fiber.objects.address import Address
+
+__all__ = ["AutoProxy", "BaseProxy", "MakeProxyType", "RebuildProxy", "Token"]
+
+
+def secret(authkey: bytes) -> Any:
+    """A key that is pickled for children only."""
+    return vars(process)["AuthenticationString"](authkey)
+
+
+class Token:
+    """Identifies a managed object."""
+
+    __slots__ = ("_ticket", "address", "id", "typeid")
+
+    def __init__(
+        self,
+        typeid: str,
+        address: Address,
+        id: str,  # noqa: A002 - the stdlib's name
+    ) -> None:
+        self.typeid = typeid
+        self.address = address
+        self.id = id
+        self._ticket = NO_TICKET
+
+    @classmethod
+    def of(cls, made: Made) -> Token:
+        """The token of an object that a manager has just made."""
+        return cls(made.typeid, made.address, f"{made.address.target:x}")
+
+    def with_ticket(self, ticket: int) -> Token:
+        """The same, for a pickle of a proxy that is held by a ticket until it is loaded."""
+        token = Token(self.typeid, self.address, self.id)
+        token._ticket = ticket
+        return token
+
+    def take_ticket(self) -> int:
+        """The ticket, for the one proxy that uses it."""
+        ticket, self._ticket = self._ticket, NO_TICKET
+        return ticket
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.typeid, self.address, self.id, self._ticket
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.typeid, self.address, self.id, self._ticket = state
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(typeid={self.typeid!r}, address={self.address!r}, id={self.id!r})"
+
+
+class Callee(Holdable, Protocol):
+    """A managed object, in its own process or another."""
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
+        """Call a method and wait for its value; :class:`~fiber.objects.calls.Made` for a proxy's."""
+
+
+class BaseProxy(Handle):
+    """A managed object as every process sees it; the same as ``multiprocessing.managers.BaseProxy``.
+
+    Method calls are sent to the process that the object lives in, whichever process they come from.
+    The object lives as long as there is a proxy for it anywhere, one that is on its way in an
+    argument or in another managed object included.
+    """
+
+    _object: Callee
+
+    def __init__(
+        self,
+        token: Token,
+        serializer: str,
+        manager: BaseManager | None = None,
+        authkey: bytes | None = None,
+        exposed: Iterable[str] | None = None,
+        incref: bool = True,
+        manager_owned: bool = False,
+    ) -> None:
+        self._token = token
+        self._id = token.id
+        self._serializer = serializer
+        self._manager = manager
+        if authkey is not None:
+            self._authkey = secret(authkey)
+        elif manager is not None:
+            self._authkey = manager._authkey  # noqa: SLF001 - a proxy is a part of its manager
+        else:
+            self._authkey = process.current_process().authkey
+        taken: Any = store.current().take(token.address, 0, token.take_ticket())
+        self._take_hold(taken, 0)
+
+    def _callmethod(
+        self,
+        methodname: str,
+        args: tuple[Any, ...] = (),
+        kwds: Mapping[str, Any] = {},  # the stdlib's default, never changed
+    ) -> Any:
+        """Call a method of the managed object; a copy of its value, or a proxy.
+
+        Raises:
+            Exception: what the method raised, the remote traceback as its cause.
+            multiprocessing.managers.RemoteError: there is no such method, or its value cannot be
+                pickled.
+            PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
+        """
+        if fork.is_stranger():
+            fork.check()
+        value = self._object.call_method(methodname, args, kwds)
+        return self._adopt(value) if isinstance(value, Made) else value
+
+    def _adopt(self, made: Made) -> Any:
+        """The proxy of a managed object that a method made."""
+        known = None if self._manager is None else self._manager._registry.get(made.typeid)  # noqa: SLF001 - see above
+        proxytype = load_made(made) if known is None else known[-1]
+        return proxytype(
+            Token.of(made),
+            self._serializer,
+            manager=self._manager,
+            authkey=self._authkey,
+            exposed=made.exposed,
+        )
+
+    def _getvalue(self) -> Any:
+        """A copy of the managed object."""
+        return self._callmethod("#GETVALUE")
+
+    def __reduce__(self) -> Any:
+        token = self._token.with_ticket(self._ticket())
+        if getattr(self, "_isauto", False):
+            exposed = self._exposed_  # type: ignore[attr-defined] # made with it
+            return RebuildProxy, (AutoProxy, token, self._serializer, {"exposed": exposed})
+        made = vars(type(self)).get("_made_as")
+        if made is not None:
+            return _rebuild_made, (*made, token, self._serializer)
+        return RebuildProxy, (type(self), token, self._serializer, {})
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._getvalue()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} object, typeid {self._token.typeid!r} at {id(self):#x}>"
+
+    def __str__(self) -> str:
+        try:
+            return str(self._callmethod("__repr__"))
+        except Exception:
+            return repr(self)[:-1] + "; '__str__()' failed>"
+
+
+def RebuildProxy(  # noqa: N802 - the stdlib's name
+    func: Callable[..., Any], token: Token, serializer: str, kwds: dict[str, Any]
+) -> Any:
+    """The proxy of a pickle."""
+    return func(token, serializer, **kwds)
+
+
+def _rebuild_made(name: str, exposed: tuple[str, ...], token: Token, serializer: str) -> Any:
+    """The proxy of a pickle whose class has no importable home."""
+    return MakeProxyType(name, exposed)(token, serializer)
+
+
+_made: dict[tuple[str, tuple[str, ...], type[Any]], type[Any]] = {}
+
+
+def make_type(name: str, exposed: Iterable[str], base: type[Any]) -> type[Any]:
+    """A class with a method for each name, which passes its arguments to ``_callmethod``."""
+    methods = tuple(exposed)
+    key = name, methods, base
+    found = _made.get(key)
+    if found is None:
+        body = {method: _method(method) for method in methods}
+        found = _made[key] = type(name, (base,), {**body, "_exposed_": methods})
+    return found
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Any, /, *args: Any, **kwds: Any) -> Any:
+        return self._callmethod(name, args, kwds)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+def MakeProxyType(  # noqa: N802 - the stdlib's name
+    name: str, exposed: Iterable[str]
+) -> type[Any]:
+    """A class of proxies with the methods ``exposed``."""
+    exposed = tuple(exposed)
+    made = make_type(name, exposed, BaseProxy)
+    made._made_as = (name, exposed)  # noqa: SLF001 - by which it is pickled
+    return made
+
+
+def AutoProxy(  # noqa: N802 - the stdlib's name
+    token: Token,
+    serializer: str,
+    manager: BaseManager | None = None,
+    authkey: bytes | None = None,
+    exposed: Iterable[str] | None = None,
+    incref: bool = True,
+    manager_owned: bool = False,  # noqa: ARG001 - the stdlib's signature
+) -> Any:
+    """A proxy with the methods that the managed object exposes: all public ones, unless told."""
+    if exposed is None:
+        exposed = BaseProxy(token, serializer)._callmethod("#METHODS")  # noqa: SLF001 - its own
+    made = MakeProxyType(f"AutoProxy[{token.typeid}]", exposed)
+    proxy = made(token, serializer, manager=manager, authkey=authkey, incref=incref)
+    proxy._isauto = True  # noqa: SLF001 - by which it is pickled
+    return proxy

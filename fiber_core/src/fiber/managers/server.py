@@ -1,0 +1,158 @@
+"""What serves a manager's objects, in the process that they live in."""
+
+from __future__ import annotations
+
+import array
+import hmac
+import queue
+import threading
+import weakref
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError, process
+from typing import Any, NoReturn
+
+from fiber.managers.proxies import Token, secret
+from fiber.managers.standard import Namespace, Value
+from fiber.objects import store
+from fiber.objects.address import Address, Kind
+from fiber.objects.referent import Product, Referent
+from fiber.objects.strands import Strands
+
+__all__ = ["Server"]
+
+#: what a class of managers knows by the name of a type: callable, exposed, method_to_typeid, proxytype
+Registry = Mapping[str, tuple[Any, Any, Any, Any]]
+
+#: what managers may ask of the server
+_PUBLIC = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
+#: their methods mean the same on any thread
+_THREADLESS = frozenset(
+    {array.array, dict, list, set, queue.Queue, threading.Event, Namespace, Value}
+)
+
+
+class Server:
+    """Makes objects and has them served, until it is told to end.
+
+    Args:
+        registry: the types, as the manager's class has them.
+        address: None; or where other programs reach it.
+        authkey: what managers that connect must know.
+        serializer: ``"pickle"``.
+    """
+
+    def __init__(self, registry: Registry, address: Any, authkey: Any, serializer: str) -> None:
+        if not isinstance(authkey, bytes):
+            msg = f"Authkey {authkey!r} is type {type(authkey)!s}, not bytes"
+            raise TypeError(msg)
+        self.registry = registry
+        self.authkey = secret(authkey)
+        self._stop = threading.Event()
+        self._store = store.current()
+        self._strands = Strands(self._store)
+        self._referents: weakref.WeakSet[Referent] = weakref.WeakSet()
+        self._desk = Referent(self._store, self._strands, self, _PUBLIC, hides_errors=True)
+        self._desk.hold(0)
+        #: what ``connect`` takes
+        self.address = text_of(self._desk.address)
+
+    @property
+    def token(self) -> Token:
+        """By which managers reach the server itself."""
+        return Token("#server", self._desk.address, f"{self._desk.target:x}")
+
+    def serve_forever(self) -> NoReturn:
+        """Serve until a manager says ``shutdown``; then exit."""
+        vars(process.current_process())["_manager_server"] = self
+        try:
+            self._stop.wait()
+        except (KeyboardInterrupt, SystemExit):
+            pass
+        finally:
+            self.close()
+        raise SystemExit(0)
+
+    def close(self) -> None:
+        """Make no more objects."""
+        self._stop.set()
+        self._desk.drop(0)
+
+    # -- what managers ask; on threads of its own
+
+    def create(self, typeid: str, /, *args: Any, **kwds: Any) -> Product:
+        """Make an object of a registered type."""
+        make, exposed, typeids, proxytype = self.registry[typeid]
+        if make is not None:
+            thing = make(*args, **kwds)
+        elif kwds or len(args) != 1:
+            msg = "Without callable, must have one non-keyword argument"
+            raise ValueError(msg)
+        else:
+            thing = args[0]
+        if exposed is None:
+            exposed = public_methods(thing)
+        if typeids is not None:
+            if not isinstance(typeids, dict):
+                msg = f"Method_to_typeid {typeids!r}: type {type(typeids)!s}, not dict"
+                raise TypeError(msg)
+            exposed = [*exposed, *typeids]
+        referent = Referent(
+            self._store,
+            self._strands,
+            thing,
+            exposed,
+            typeids=typeids,
+            adopt=self.create,
+            leaves_nothing=type(thing) in _THREADLESS,
+        )
+        self._referents.add(referent)
+        return Product(referent, typeid, tuple(exposed), proxytype)
+
+    def number_of_objects(self) -> int:
+        """How many objects have a proxy somewhere."""
+        return len(self._referents)
+
+    def debug_info(self) -> str:
+        """The objects and how many processes hold each, for people."""
+        found = sorted(self._referents, key=lambda referent: referent.target)
+        return "\n".join(referent.described() for referent in found)
+
+    def prove(self, digest: bytes) -> None:
+        """Check that whoever connects knows the key."""
+        if not hmac.compare_digest(digest, proof(self.authkey, self.address)):
+            msg = "digest received was wrong"
+            raise AuthenticationError(msg)
+
+    def shutdown(self) -> None:
+        """End."""
+        # the answer goes out first: an ending process sends what it was given to send
+        self._stop.set()
+
+
+def public_methods(thing: Any) -> list[str]:
+    """Names of the methods of an object that do not begin with ``_``."""
+    return [n for n in dir(thing) if not n.startswith("_") and callable(getattr(thing, n))]
+
+
+def proof(authkey: bytes, address: str) -> bytes:
+    """What shows that one knows the key of the manager at an address."""
+    return hmac.digest(authkey, f"fiber manager {address}".encode(), "sha256")
+
+
+def text_of(address: Address) -> str:
+    """The address of a server as users see it and hand it on."""
+    return f"{address.ident}/{address.target:x}@{','.join(address.urls)}"
+
+
+def address_of(text: str) -> Address:
+    """What :func:`text_of` wrote.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    where, at, urls = text.partition("@")
+    ident, slash, target = where.partition("/")
+    if not (at and slash and urls):
+        msg = f"{text!r} is no address of a manager of this run; see the manager's own address"
+        raise ValueError(msg)
+    return Address(ident, tuple(urls.split(",")), int(target, 16), Kind.REFERENT)

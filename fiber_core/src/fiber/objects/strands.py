@@ -1,0 +1,157 @@
+"""The threads that methods of managed objects run on, in the process that the objects live in."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fiber.exceptions import WireError
+from fiber.objects import calls, protocol
+from fiber.transport.endpoint import Peer
+from fiber.transport.wire import Kind as Frame
+from fiber.transport.wire import Message
+
+if TYPE_CHECKING:
+    from fiber.objects.store import Store
+
+#: seconds after which a thread that is not needed to be the same one ends
+IDLE = 30.0
+
+log = logging.getLogger("fiber")
+
+_Ticket: TypeAlias = tuple[str, tuple[str, ...], int, int]
+_Key: TypeAlias = tuple[Peer, int]
+
+
+class _Strand:
+    """One thread and what it has to do."""
+
+    def __init__(self) -> None:
+        self.tasks: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        #: True once it made a call that may have left something with the thread, such as a lock
+        self.is_bound = False
+
+
+class Strands:
+    """Runs calls: those of one strand in order and on one thread, different strands in parallel.
+
+    A strand is a thread of another process, so that locks which know their holder by its thread
+    work; or the asynchronous calls of another process to one object. Its thread ends when the other
+    process says that nothing will follow, or is gone, and after a time without calls where none of
+    them can have left anything with the thread.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._strands: dict[_Key, _Strand] = {}
+        # tickets in answers that their receivers have not unpickled yet
+        self._answers: dict[Peer, dict[int, list[_Ticket]]] = {}
+        #: number by which other processes address it
+        self.target = store.node.new_target()
+        store.node.endpoint.serve(self.target, self)
+
+    def submit(
+        self, peer: Peer, number: int, task: Callable[[], Any], *, leaves_nothing: bool
+    ) -> None:
+        """Have a call made.
+
+        Args:
+            peer: the process that makes it.
+            number: its number for the strand.
+            task: makes the call; raises nothing.
+            leaves_nothing: True where the call means the same on any thread.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        key = peer, number
+        with self._lock:
+            strand = self._strands.get(key)
+            if strand is None:
+                strand = _Strand()
+                name = f"fiber-calls-{peer.ident}-{number}"
+                args = (key, strand)
+                threading.Thread(target=self._run, name=name, args=args, daemon=True).start()
+                self._strands[key] = strand
+            strand.is_bound = strand.is_bound or not leaves_nothing
+            strand.tasks.put(task)
+
+    def reply(self, peer: Peer, target: int, number: int, outcome: calls.Outcome) -> None:
+        """Answer a call."""
+        tickets = calls.tickets(outcome[1])
+        if tickets:
+            with self._lock:
+                self._answers.setdefault(peer, {})[number] = list(tickets)
+            if not peer.alive:
+                self._void(peer)
+        peer.send(Frame.REPLY, target, number, calls.answer(outcome, self.target))
+
+    @property
+    def threads(self) -> int:
+        """How many there are."""
+        with self._lock:
+            return len(self._strands)
+
+    # -- the service
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        """Take one message of another process."""
+        op, number = protocol.read(calls.NUMBERED, message.body)
+        if op not in (calls.ENDED, calls.LOADED):
+            msg = f"the threads of a manager are asked for operation {op}, which they do not have"
+            raise WireError(msg)
+        with self._lock:
+            if op == calls.ENDED:
+                self._end((peer, number))
+            else:
+                self._answers.get(peer, {}).pop(number, None)
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Another process is gone: what it asked for is still done, and nothing after that."""
+        with self._lock:
+            for key in [key for key in self._strands if key[0] is peer]:
+                self._end(key)
+        self._void(peer)
+
+    def _end(self, key: _Key) -> None:
+        strand = self._strands.pop(key, None)
+        if strand is not None:
+            strand.tasks.put(None)
+
+    def _void(self, peer: Peer) -> None:
+        with self._lock:
+            answers = self._answers.pop(peer, {})
+        for tickets in answers.values():
+            self._store.void_all(tickets)
+
+    # -- the threads
+
+    def _run(self, key: _Key, strand: _Strand) -> None:
+        while True:
+            try:
+                task = strand.tasks.get(timeout=None if strand.is_bound else IDLE)
+            except queue.Empty:
+                if self._is_over(key, strand):
+                    return
+                continue
+            if task is None:
+                return
+            try:
+                task()
+            except Exception:
+                log.exception("fiber: a call of a managed object was not answered")
+            # what it refers to is not to live until the next one comes
+            del task
+
+    def _is_over(self, key: _Key, strand: _Strand) -> bool:
+        """True where a thread has waited long enough, and nothing came meanwhile."""
+        with self._lock:
+            if strand.is_bound or not strand.tasks.empty():
+                return False
+            if self._strands.get(key) is strand:
+                del self._strands[key]
+            return True

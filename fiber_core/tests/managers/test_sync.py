@@ -1,0 +1,282 @@
+"""Every type of ``SyncManager``, used from this process and from others."""
+
+import queue
+import sys
+import threading
+
+import pytest
+
+import fiber
+from fiber.managers import SyncManager
+
+pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+
+
+def in_process(target, *args):
+    process = fiber.Process(target=target, args=args)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def in_thread(target, *args):
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def change(shared):
+    shared["numbers"].append(3)
+    shared["more"] = {"x": 1}
+    del shared["gone"]
+
+
+def test_a_dict_with_a_list_in_it_is_changed_by_another_process(manager):
+    shared = manager.dict(gone=0)
+    shared["numbers"] = manager.list([1, 2])
+    in_process(change, shared)
+
+    assert list(shared["numbers"]) == [1, 2, 3]
+    assert shared["more"] == {"x": 1}
+    assert "gone" not in shared
+    assert len(shared) == 2
+
+
+def test_a_dict_has_the_methods_of_a_dict(manager):
+    shared = manager.dict({"a": 1}, b=2)
+
+    assert list(shared) == ["a", "b"] == shared.keys()
+    assert shared.values() == [1, 2]
+    assert shared.items() == [("a", 1), ("b", 2)]
+    assert shared.get("c", 3) == 3
+    assert shared.pop("a") == 1
+    assert shared.setdefault("d", 4) == 4
+    assert shared | {"e": 5} == {"b": 2, "d": 4, "e": 5}
+    assert {"e": 5} | shared == {"e": 5, "b": 2, "d": 4}
+    shared |= {"f": 6}
+    assert list(reversed(shared)) == ["f", "d", "b"]
+    assert shared.copy() == {"b": 2, "d": 4, "f": 6}
+    shared.clear()
+    assert str(shared) == "{}"
+
+
+def test_a_list_has_the_methods_of_a_list(manager):
+    shared = manager.list([3, 1, 2])
+
+    shared.sort(key=lambda n: -n)
+    assert shared[:] == [3, 2, 1]
+    shared += [0]
+    shared *= 2
+    assert isinstance(shared, fiber.managers.ListProxy)
+    assert len(shared) == 8
+    assert shared.count(3) == 2
+    assert shared + [9] == [3, 2, 1, 0, 3, 2, 1, 0, 9]
+    shared[0] = 7
+    del shared[1:]
+    assert list(iter(shared)) == [7]
+    assert list(reversed(shared)) == [7]
+    with pytest.raises(IndexError):
+        shared[5]
+
+
+def test_a_set_has_the_methods_of_a_set(manager):
+    shared = manager.set([1, 2])
+
+    shared.add(3)
+    shared |= {4}
+    shared -= {1}
+    assert shared & {2, 3} == {2, 3}
+    assert {9} | shared == {2, 3, 4, 9}
+    assert sorted(shared) == [2, 3, 4]
+    assert shared.issuperset({2})
+    assert 4 in shared
+
+
+def test_a_namespace_keeps_attributes(manager):
+    space = manager.Namespace(x=1)
+    space.y = [2]
+    del space.x
+
+    assert space.y == [2]
+    assert str(space) == "Namespace(y=[2])"
+    assert not hasattr(space, "x")
+    space._own = 3
+    assert str(space) == "Namespace(y=[2])"
+
+
+def count(value, lock):
+    for _ in range(20):
+        with lock:
+            value.value += 1
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
+def test_a_lock_keeps_threads_and_processes_apart(manager, kind):
+    value, lock = manager.Value("i", 0), getattr(manager, kind)()
+    processes = [fiber.Process(target=count, args=(value, lock)) for _ in range(2)]
+    threads = [in_thread(count, value, lock) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for one in (*processes, *threads):
+        one.join(60)
+
+    assert value.get() == 80
+    assert str(value) == "Value('i', 80)"
+
+
+def test_an_rlock_knows_the_thread_that_holds_it(manager):
+    lock = manager.RLock()
+    with lock, lock:
+        taken = []
+        other = in_thread(lambda: taken.append(lock.acquire(False)))
+        other.join(20)
+        assert taken == [False]
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_a_lock_that_is_taken_is_not_had_in_time(manager):
+    lock = manager.Lock()
+    assert lock.acquire()
+
+    assert lock.acquire(False) is False
+    assert lock.acquire(True, 0.01) is False
+    lock.release()
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_a_bounded_semaphore_is_not_released_too_often(manager):
+    semaphore = manager.BoundedSemaphore(2)
+    assert [semaphore.acquire(False) for _ in range(3)] == [True, True, False]
+    semaphore.release()
+    semaphore.release()
+
+    with pytest.raises(ValueError):
+        semaphore.release()
+
+
+def set_when_noticed(condition, seen, event):
+    with condition:
+        condition.wait_for(lambda: len(seen) > 0, 60)
+    event.set()
+
+
+def test_conditions_and_events_wake_other_processes(manager):
+    condition, seen, event = manager.Condition(), manager.list(), manager.Event()
+    process = fiber.Process(target=set_when_noticed, args=(condition, seen, event))
+    process.start()
+    assert not event.wait(0.01)
+    with condition:
+        seen.append(1)
+        condition.notify_all()
+
+    assert event.wait(60)
+    process.join(60)
+    event.clear()
+    assert not event.is_set()
+    with condition:
+        assert condition.wait(0.01) is False
+        assert not condition.wait_for(lambda: 0, 0.01)
+        condition.notify()
+
+
+def test_a_condition_may_have_a_lock_of_the_manager(manager):
+    lock = manager.Lock()
+    condition = manager.Condition(lock)
+    with condition:
+        assert lock.acquire(False) is False
+    assert lock.acquire(False)
+    lock.release()
+
+
+def meet(barrier, numbers):
+    numbers.append(barrier.wait(60))
+
+
+def test_a_barrier_lets_all_parties_go_at_once(manager):
+    barrier, numbers = manager.Barrier(3), manager.list()
+    threads = [in_thread(meet, barrier, numbers) for _ in range(2)]
+    in_process(meet, barrier, numbers)
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(numbers) == [0, 1, 2]
+    assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
+    barrier.abort()
+    assert barrier.broken
+    with pytest.raises(threading.BrokenBarrierError):
+        barrier.wait()
+    barrier.reset()
+    assert not barrier.broken
+
+
+def feed(tasks, results):
+    while (number := tasks.get()) is not None:
+        results.put(number * number)
+        tasks.task_done()
+    tasks.task_done()
+
+
+def test_a_queue_joins_and_limits(manager):
+    tasks, results = manager.JoinableQueue(), manager.Queue(5)
+    process = fiber.Process(target=feed, args=(tasks, results))
+    process.start()
+    for number in (1, 2, 3, None):
+        tasks.put(number)
+    tasks.join()
+    process.join(60)
+
+    assert [results.get() for _ in range(3)] == [1, 4, 9]
+    with pytest.raises(queue.Empty):
+        results.get_nowait()
+    for _ in range(5):
+        results.put(0, timeout=1)
+    assert results.full()
+    with pytest.raises(queue.Full):
+        results.put(0, timeout=0.01)
+
+
+def test_an_array_holds_numbers(manager):
+    numbers = manager.Array("d", [1, 2, 3])
+    numbers[1] = 5
+
+    assert len(numbers) == 3
+    assert numbers[:].tolist() == [1.0, 5.0, 3.0]
+    with pytest.raises(TypeError):
+        numbers[0] = "x"
+
+
+def test_a_pool_in_the_manager_works(manager):
+    with manager.Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+        result = pool.apply_async(abs, (-3,))
+        assert result.get(60) == 3
+        assert result.ready()
+        assert result.successful()
+        assert list(pool.imap(abs, [-4, -5])) == [4, 5]
+        with pytest.raises(ZeroDivisionError):
+            pool.apply(divmod, (1, 0))
+
+
+def test_proxies_travel_through_queues_of_the_manager_and_of_fiber(manager):
+    inner, ours = manager.Queue(), fiber.Queue()
+    inner.put(manager.list([1]))
+    ours.put(manager.dict(a=1))
+
+    assert list(inner.get()) == [1]
+    assert ours.get().copy() == {"a": 1}
+
+
+def test_a_queue_of_fiber_lives_in_a_managed_dict(manager):
+    shared = manager.dict(queue=fiber.Queue())
+    shared["queue"].put(1)
+
+    assert shared["queue"].get() == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the typing of proxies")
+def test_every_type_of_the_stdlib_is_there():
+    from multiprocessing.managers import SyncManager as Stdlib
+
+    assert set(Stdlib._registry) <= set(SyncManager._registry)
