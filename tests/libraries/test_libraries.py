@@ -21,11 +21,16 @@ NEEDS = {
     "deap_onemax": ["deap"],
     "dynesty_nested": ["dynesty"],
     "emcee_gaussian": ["emcee"],
+    "gymnasium_async": ["gymnasium"],
     "logging_by_queue": [],
     "scipy_evolution": ["scipy"],
+    "stable_baselines3_ppo": ["stable_baselines3", "torch"],
 }
 #: what else is changed than imports
-CHANGES: dict[str, dict[str, str]] = {}
+CHANGES = {
+    "gymnasium_async": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
+    "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
+}
 
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(250)]
 
