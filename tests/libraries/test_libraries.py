@@ -23,6 +23,7 @@ NEEDS = {
     "emcee_gaussian": ["emcee"],
     "gymnasium_async": ["gymnasium"],
     "logging_by_queue": [],
+    "pymoo_starmap": ["pymoo"],
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
 }
