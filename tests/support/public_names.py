@@ -23,6 +23,7 @@ PUBLIC_MODULES = (
     "fiber.process",
     "fiber.queues",
     "fiber.results",
+    "fiber.synchronize",
     "fiber.testing",
 )
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from fiber.hints import meta
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
-    from fiber.queues import Queue, SimpleQueue
+    from fiber.queues import JoinableQueue, Queue, SimpleQueue
     from fiber.runtime import init
+    from fiber.synchronize import BoundedSemaphore, Lock, RLock, Semaphore
 
     freeze_support = _context.freeze_support
     get_all_start_methods = _context.get_all_start_methods
@@ -43,13 +44,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AuthenticationError": "multiprocessing",
+    "BoundedSemaphore": "fiber.synchronize",
     "BufferTooShort": "multiprocessing",
     "FiberError": "fiber.exceptions",
+    "JoinableQueue": "fiber.queues",
+    "Lock": "fiber.synchronize",
     "Pipe": "fiber.connection",
     "Pool": "fiber.pool",
     "Process": "fiber.process",
     "ProcessError": "multiprocessing",
     "Queue": "fiber.queues",
+    "RLock": "fiber.synchronize",
+    "Semaphore": "fiber.synchronize",
     "SimpleQueue": "fiber.queues",
     "TimeoutError": "multiprocessing",
     "WorkerCrashedError": "fiber.exceptions",
@@ -79,13 +85,18 @@ _METHODS = {
 
 __all__ = [
     "AuthenticationError",
+    "BoundedSemaphore",
     "BufferTooShort",
     "FiberError",
+    "JoinableQueue",
+    "Lock",
     "Pipe",
     "Pool",
     "Process",
     "ProcessError",
     "Queue",
+    "RLock",
+    "Semaphore",
     "SimpleQueue",
     "TimeoutError",
     "WorkerCrashedError",

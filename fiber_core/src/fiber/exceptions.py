@@ -20,9 +20,13 @@
      │   ├─ HandshakeError             the two sides do not trust or understand each other
      │   ├─ WireError                  a frame that makes no sense
      │   └─ PeerLostError              the other side is gone (also EOFError, ConnectionError)
+     │       └─ LeaseLostError           and with it what this process held of it
+     ├─ HolderDiedError              a lock's holder died, and on_holder_death is "raise"
      ├─ ForkedError                  fiber was used in a process that the user's own fork made
      ├─ TerminatedError              the pool was terminated first (also ProcessError)
      └─ WorkerCrashedError           a task ended its workers; holds the attempts and the results
+
+    HolderDiedWarning (a RuntimeWarning): a lock's holder died, and the lock was passed on
 
 Where multiprocessing has an exception (``TimeoutError``, ``ProcessError``, ``MaybeEncodingError``,
 ``queue.Empty``, ``EOFError``), Fiber raises that very class.
@@ -46,6 +50,9 @@ __all__ = [
     "FiberError",
     "ForkedError",
     "HandshakeError",
+    "HolderDiedError",
+    "HolderDiedWarning",
+    "LeaseLostError",
     "PeerLostError",
     "PluginClashError",
     "PluginError",
@@ -149,6 +156,18 @@ class WireError(TransportError):
 
 class PeerLostError(TransportError, ConnectionError, EOFError):
     """The process at the other end is gone."""
+
+
+class LeaseLostError(PeerLostError):
+    """The connection to a lock's owner was lost while this process held it; others may by now."""
+
+
+class HolderDiedError(FiberError):
+    """A process died while it held a lock; what the lock guards may be half changed."""
+
+
+class HolderDiedWarning(RuntimeWarning):
+    """A process died while it held the lock that was just acquired; see HolderDiedError."""
 
 
 class ForkedError(FiberError, RuntimeError):

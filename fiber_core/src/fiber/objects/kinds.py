@@ -15,6 +15,10 @@ _CLASSES = {
     Kind.QUEUE: ("fiber.objects.remote_channel", "RemoteChannel"),
     Kind.PIPE: ("fiber.objects.remote_channel", "RemoteChannel"),
     Kind.ONE_WAY: ("fiber.objects.remote_channel", "RemoteChannel"),
+    Kind.TASKS: ("fiber.objects.remote_tasks", "RemoteTasks"),
+    Kind.LOCK: ("fiber.objects.sync.remote_permits", "RemotePermits"),
+    Kind.RLOCK: ("fiber.objects.sync.remote_permits", "RemotePermits"),
+    Kind.SEMAPHORE: ("fiber.objects.sync.remote_permits", "RemotePermits"),
     Kind.REFERENT: ("fiber.objects.remote_referent", "RemoteReferent"),
 }
 

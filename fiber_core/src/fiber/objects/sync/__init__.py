@@ -1,0 +1,1 @@
+"""What is waited for rather than read: locks, permits, events, conditions and barriers."""

@@ -1,0 +1,91 @@
+"""What the threads of one process have of a lock or semaphore."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from fiber.exceptions import HolderDiedError, HolderDiedWarning
+from fiber.objects.sync.line import Verdict
+
+# the frames between the user's and the one that warns: handle, object, here
+_USER = 4
+
+
+class Holding:
+    """Not thread-safe, except for what a thread asks about itself.
+
+    Args:
+        what: word for it in messages to people.
+        recursive: the thread that has it may take it again.
+    """
+
+    def __init__(self, what: str, *, recursive: bool) -> None:
+        self._what = what
+        self._recursive = recursive
+        #: permits that this process has; below 0 for the moment in which one is both granted and
+        #: taken off
+        self.held = 0
+        #: the thread that took one last
+        self.thread = 0
+        # how often it did, where it may do so again
+        self._depth = 0
+
+    @property
+    def is_mine(self) -> bool:
+        """True where this thread took it last, and it was not given back."""
+        return self.held > 0 and self.thread == threading.get_ident()
+
+    @property
+    def count(self) -> int:
+        """How often it must be released."""
+        return self._depth if self._recursive else self.held
+
+    def enter_again(self) -> bool:
+        """True where this thread has it and may take it again, which it does."""
+        if self._recursive and self.is_mine:
+            self._depth += 1
+            return True
+        return False
+
+    def entered(self) -> None:
+        """This thread took it."""
+        self.held += 1
+        self.thread = threading.get_ident()
+        self._depth = 1
+
+    def leave_once(self) -> bool:
+        """This thread releases it; False where it keeps it, having taken it more often.
+
+        Raises:
+            AssertionError: it may be released by the thread that took it alone.
+        """
+        if self._recursive:
+            if not self.is_mine:
+                msg = "attempt to release recursive lock not owned by thread"
+                raise AssertionError(msg)
+            self._depth -= 1
+            return not self._depth
+        return True
+
+    def leave_fully(self) -> int:
+        """This thread is about to release it altogether; what :meth:`entered_fully` gets."""
+        depth, self._depth = self._depth, 1
+        return depth
+
+    def entered_fully(self, depth: int) -> None:
+        """This thread took it again, as often as before."""
+        self._depth = depth
+
+    def warn(self, verdict: Verdict, who: str) -> None:
+        """Tell the user of a death.
+
+        Raises:
+            HolderDiedError: nothing was taken.
+            HolderDiedWarning: it was, and warnings are errors.
+        """
+        text = f"{who} died while it held this {self._what}; what that guards may be half changed"
+        if verdict is Verdict.DIED:
+            raise HolderDiedError(text)
+        if verdict is Verdict.INHERITED:
+            warnings.warn(text, HolderDiedWarning, stacklevel=_USER)

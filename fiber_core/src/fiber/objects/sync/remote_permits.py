@@ -1,0 +1,129 @@
+"""A lock or semaphore in another process than its owner's."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
+from fiber.objects.address import Address, Kind
+from fiber.objects.owner import Owner
+from fiber.objects.sync.holding import Holding
+from fiber.objects.sync.line import Verdict
+from fiber.objects.sync.protocol import Op, Word
+from fiber.objects.sync.remote import RemoteWaited, Told
+
+if TYPE_CHECKING:
+    from fiber.objects.store import Store
+
+
+class RemotePermits(RemoteWaited):
+    """One question for each permit, and one word for giving it back.
+
+    See :class:`~fiber.objects.sync.sides.Locking`.
+    """
+
+    def __init__(self, store: Store, address: Address, owner: Owner) -> None:
+        super().__init__(store, address, owner)
+        #: what this process has
+        self.mine = Holding(self.shape.name, recursive=address.kind is Kind.RLOCK)
+        # True while it is held here although no handle is left
+        self._pinned = False
+
+    # -- the user's threads
+
+    def acquire(self, block: bool, timeout: float | None) -> bool:
+        """Take a permit; False where there is none, or none has come in time."""
+        mine = self.mine
+        if self._error is None and mine.enter_again():
+            return True
+        wait = block and (timeout is None or timeout > 0)
+        told = self.ask(Op.ACQUIRE, wait, timeout if wait else None, self._undo)
+        if told.verdict in (Verdict.YES, Verdict.INHERITED):
+            with self._guard:
+                mine.entered()
+        if told.text:
+            self._warn(told)
+        return told.verdict is not Verdict.NO
+
+    def release(self) -> None:
+        """Give a permit back."""
+        mine = self.mine
+        if self._error is not None:
+            raise self.lost(self._error) from self._error
+        if not mine.leave_once():
+            return
+        with self._guard:
+            has_one = mine.held > 0
+            if has_one:
+                mine.held -= 1
+        if has_one:
+            self._give_back()
+        elif self.ask(Op.GIVE).verdict is Verdict.TOO_MANY:
+            msg = "semaphore or lock released too many times"
+            raise ValueError(msg)
+
+    def release_fully(self) -> int:
+        """Give it back, however often this thread has taken it."""
+        depth = self.mine.leave_fully()
+        self.release()
+        return depth
+
+    def value(self) -> int:
+        """How many permits can be taken."""
+        return self.ask(Op.VALUE).value
+
+    def lost(self, error: BaseException | None) -> PeerLostError:
+        """What the loss of the owner means for the user."""
+        lost = super().lost(error)
+        if self.mine.held <= 0:
+            return lost
+        msg = (
+            f"the connection to the owner of this {self.shape.name} was lost while this process "
+            f"held it, so others may hold it by now: {lost}"
+        )
+        return LeaseLostError(msg)
+
+    def _give_back(self) -> None:
+        try:
+            self.say(Op.RELEASE)
+        except PeerLostError as error:
+            with self._guard:
+                self.mine.held += 1
+            raise self.lost(error) from error
+
+    def _undo(self, told: Told) -> None:
+        inherited = told.verdict is Verdict.INHERITED
+        if inherited or told.verdict is Verdict.YES:
+            self.say(Op.RELEASE, inherited)
+
+    def _warn(self, told: Told) -> None:
+        try:
+            self.mine.warn(told.verdict, told.text)
+        except HolderDiedWarning:
+            self.release()
+            raise
+
+    # -- what happens elsewhere
+
+    def _heard_word(self, word: int) -> None:
+        if word == Word.TAKEN_OFF:
+            with self._guard:
+                self.mine.held -= 1
+
+    def ending(self, code: int) -> None:
+        """This process ends by itself; after a normal end what it holds stays taken."""
+        if code == 0 and self._error is None:
+            self.soon(functools.partial(self.say, Op.ENDING, max(0, self.mine.held)))
+
+    def _drop(self, end: int) -> None:
+        # what is held stays so without a handle, and the owner is to hear how this process ends
+        with self._lock:
+            held = self.mine.held > 0
+            if self._pinned and not held:
+                self._pinned = False
+                self._holds[end] -= 1
+            elif held and not self._pinned and self._holds[end] == 1:
+                self._pinned = True
+                return
+        super()._drop(end)

@@ -1,0 +1,222 @@
+"""Locks and semaphores between processes as users see them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+import time
+
+import pytest
+
+import fiber
+from fiber import synchronize
+from fiber.exceptions import PeerLostError
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def finish(*children):
+    for child in children:
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+# what children do
+
+
+def count_up(lock, numbers, times):
+    for _ in range(times):
+        with lock:
+            number = numbers.get()
+            numbers.put(number + 1)
+
+
+def use(lock, results):
+    results.put((lock.acquire(), lock.acquire(False), repr(lock)))
+    try:
+        lock.release()
+        lock.release()
+        lock.release()
+    except (ValueError, AssertionError) as error:
+        results.put(repr(error))
+
+
+def hold(lock, held, go_on):
+    with lock:
+        held.release()
+        go_on.acquire()
+
+
+def nest(lock, depth):
+    for _ in range(depth):
+        lock.acquire()
+    for _ in range(depth):
+        lock.release()
+
+
+def make_one(results, go_on):
+    lock = fiber.Lock()
+    results.put(lock)
+    go_on.acquire()
+
+
+# -- one process at a time
+
+
+@pytest.mark.parametrize("make", [fiber.Lock, fiber.RLock, fiber.Semaphore])
+def test_only_one_process_at_a_time_has_it(make):
+    lock, numbers = make(), fiber.SimpleQueue()
+    numbers.put(0)
+    children = [start(count_up, lock, numbers, 50) for _ in range(3)]
+    count_up(lock, numbers, 50)
+    finish(*children)
+
+    assert numbers.get() == 200
+
+
+@pytest.mark.parametrize(
+    "make, again, text",
+    [
+        (fiber.Lock, False, "semaphore or lock released too many times"),
+        (fiber.RLock, True, "attempt to release recursive lock not owned by thread"),
+        (fiber.BoundedSemaphore, False, "semaphore or lock released too many times"),
+    ],
+)
+def test_misuse_is_the_same_error_everywhere(make, again, text):
+    lock, results = make(), fiber.SimpleQueue()
+    child = start(use, lock, results)
+    got, got_again, described = results.get()
+    error = results.get()
+    finish(child)
+
+    assert (got, got_again) == (True, again)
+    assert make.__name__ in described
+    assert text in error
+    with pytest.raises((ValueError, AssertionError), match=text):
+        lock.release()
+
+
+def test_a_recursive_lock_is_taken_again():
+    lock = fiber.RLock()
+    finish(start(nest, lock, 5))
+    nest(lock, 5)
+
+    assert repr(lock) == "<RLock(None, 0)>"
+
+
+def test_it_is_waited_for_no_longer_than_asked():
+    lock, held, go_on = fiber.Lock(), fiber.Semaphore(0), fiber.Semaphore(0)
+    child = start(hold, lock, held, go_on)
+    held.acquire()
+    began = time.monotonic()
+    assert not lock.acquire(timeout=0.05)
+    assert time.monotonic() - began >= 0.05
+    assert not lock.acquire(False)
+    assert not lock.acquire(False, 30)
+    assert not lock.acquire(timeout=-1)
+    assert repr(lock) == "<Lock(owner=SomeOtherProcess)>"
+    go_on.release()
+    assert lock.acquire(timeout=PATIENCE)
+    finish(child)
+
+
+def test_it_goes_wherever_values_go():
+    inner, queue = fiber.Lock(), fiber.Queue()
+    here, there = fiber.Pipe()
+    queue.put(inner)
+    here.send(inner)
+    with fiber.Pool(1) as pool:
+        assert pool.apply(lambda lock: lock.acquire(False), (inner,))
+        # to terminate it would be a holder's death
+        pool.close()
+        pool.join()
+    through_queue, through_pipe = queue.get(), there.recv()
+
+    assert not through_queue.acquire(False)
+    through_pipe.release()
+    assert inner.acquire(False)
+
+
+def test_of_one_that_another_process_made_nothing_is_left_when_that_has_ended():
+    results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
+    child = start(make_one, results, go_on)
+    lock = results.get()
+    with lock:
+        assert not lock.acquire(False)
+    go_on.release()
+    finish(child)
+
+    with pytest.raises(PeerLostError, match="lives in"):
+        lock.acquire()
+
+
+# -- as the stdlib
+
+
+def test_a_semaphore_counts():
+    semaphore = fiber.Semaphore(2)
+    assert (repr(semaphore), semaphore.get_value()) == ("<Semaphore(value=2)>", 2)
+    with semaphore:
+        assert semaphore.get_value() == 1
+    semaphore.release()
+    assert semaphore.get_value() == 3
+    assert repr(fiber.BoundedSemaphore(3)) == "<BoundedSemaphore(value=3, maxvalue=3)>"
+
+
+@pytest.mark.parametrize("value", [-1, "a", 1.5, 2**40])
+def test_a_bad_number_of_permits_is_refused(value):
+    raised = []
+    for module in (multiprocessing, fiber):
+        with pytest.raises((OSError, TypeError, OverflowError)) as caught:
+            module.Semaphore(value)
+        raised.append(caught.type)
+    assert raised[0] is raised[1] or (value == 2**40 and raised[1] is OSError)
+
+
+def test_a_bad_word_for_a_holders_death_is_refused():
+    with pytest.raises(ValueError, match="expected 'warn' or 'raise'"):
+        fiber.Lock(on_holder_death="ignore")
+
+
+def test_holders_are_described_as_the_stdlib_does():
+    for module in (multiprocessing, fiber):
+        lock, recursive = module.Lock(), module.RLock()
+        seen = [repr(lock), repr(recursive)]
+        with lock, recursive, recursive:
+            seen += [repr(lock), repr(recursive)]
+        assert seen == [
+            "<Lock(owner=None)>",
+            "<RLock(None, 0)>",
+            "<Lock(owner=MainProcess)>",
+            "<RLock(MainProcess, 2)>",
+        ]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="locked() is new in Python 3.14")
+def test_locked_tells_whether_it_could_be_taken():
+    lock = fiber.Lock()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+
+
+def test_the_module_has_the_names_of_the_stdlibs():
+    from multiprocessing import synchronize as theirs
+
+    assert set(synchronize.__all__) <= set(theirs.__all__)
+
+
+def test_a_pickle_of_the_users_own_is_the_same_lock():
+    lock = fiber.Lock()
+    lock.acquire()
+
+    assert not pickle.loads(pickle.dumps(lock)).acquire(False)
