@@ -16,6 +16,7 @@ PUBLIC_MODULES = (
     "fiber.connection",
     "fiber.context",
     "fiber.exceptions",
+    "fiber.executor",
     "fiber.hints",
     "fiber.hookspecs",
     "fiber.model",

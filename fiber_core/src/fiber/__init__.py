@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fiber.connection import Pipe
     from fiber.context import _default_context as _context
     from fiber.exceptions import FiberError, WorkerCrashedError
+    from fiber.executor import Executor
     from fiber.hints import meta
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
@@ -46,6 +47,7 @@ _HOMES = {
     "AuthenticationError": "multiprocessing",
     "BoundedSemaphore": "fiber.synchronize",
     "BufferTooShort": "multiprocessing",
+    "Executor": "fiber.executor",
     "FiberError": "fiber.exceptions",
     "JoinableQueue": "fiber.queues",
     "Lock": "fiber.synchronize",
@@ -87,6 +89,7 @@ __all__ = [
     "AuthenticationError",
     "BoundedSemaphore",
     "BufferTooShort",
+    "Executor",
     "FiberError",
     "JoinableQueue",
     "Lock",

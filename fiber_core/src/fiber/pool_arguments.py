@@ -30,6 +30,12 @@ def require_callable(initializer: Any) -> None:
         raise TypeError(msg)
 
 
+def require_int(message: str, value: object) -> None:
+    """Raise TypeError with that text where ``value`` is no whole number."""
+    if not isinstance(value, int):
+        raise TypeError(message)
+
+
 def require_positive(name: str, value: Any) -> None:
     """Raise ValueError where ``value`` is neither None nor a positive whole number."""
     if value is not None and (not isinstance(value, int) or value < 1):

@@ -77,13 +77,17 @@ class Workforce:
             make_process=lambda target: PoolWorker(target, initializer, args),
         )
         self._name = f"{kind}-{next(_numbers)}"
+        #: of its threads
+        self.name = f"fiber-{self._name}"
+        #: workers that it is to have at first
+        self.wanted = size
         self._lock = threading.RLock()
         self._refusal: BaseException | None = None
         self._default = self._needs(initializer)
         self._used_default = False
         self._crews: dict[tuple[Any, ...], Crew] = {}
         #: runs users' callbacks
-        self.callbacks = Callbacks(f"fiber-{self._name}-callbacks")
+        self.callbacks = Callbacks(f"{self.name}-callbacks")
 
     def begin(self) -> None:
         """Start the first workers.

@@ -32,12 +32,12 @@ class Attendant(Generic[T]):
         self._linger = linger
         self._changed = threading.Condition()
         self._subject: T | None = None
-        self._fds: tuple[int, int] = (-1, -1)
+        self._fds: tuple[int, ...] = ()
         self._idle = True
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def watch(self, subject: T, fds: tuple[int, int]) -> None:
+    def watch(self, subject: T, fds: tuple[int, ...]) -> None:
         """The main thread begins with ``subject``; the descriptors tell of its link."""
         self._fds = fds
         self._subject = subject
@@ -83,11 +83,9 @@ class Attendant(Generic[T]):
                 self._look(subject)
 
     def _look(self, subject: T) -> None:
-        fd, end = self._fds
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.register(end, select.POLLIN)
+        for fd in self._fds:
+            poll.register(fd, select.POLLIN)
         # the main thread ends a subject without a word, so that it never pays for one
-        ready = poll.poll(1000 * PATIENCE)
-        if any(found == fd for found, _ in ready) and self._subject is subject:
+        if poll.poll(1000 * PATIENCE) and self._subject is subject:
             self._attend(subject)

@@ -26,12 +26,24 @@ class Callbacks:
     def put(self, callback: Callable[[Any], Any], value: Any) -> None:
         """Have ``callback(value)`` called; after :meth:`close` it is not."""
         with self._lock:
-            if self._closed:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._queue.put(functools.partial(callback, value))
+            if not self._closed:
+                self._start()
+                self._queue.put(functools.partial(callback, value))
+
+    def start(self) -> None:
+        """Start the thread before there is anything to run, where it will be too late then."""
+        with self._lock:
+            if not self._closed:
+                self._start()
+
+    def is_current(self) -> bool:
+        """True on the thread that runs them."""
+        return self._thread is threading.current_thread()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread once it has run what there is; called by a callback, do not wait for it."""

@@ -87,6 +87,8 @@ class Call:
         self._all = items
         self._some: dict[int, Any] = {}
         self._count = 0 if items is None else len(items)
+        #: True where it grew and does no more
+        self.closed = False
 
     @property
     def kind(self) -> str:
@@ -96,7 +98,7 @@ class Call:
     @property
     def grows(self) -> bool:
         """True where items are added bit by bit."""
-        return self._all is None
+        return self._all is None and not self.closed
 
     @property
     def count(self) -> int:

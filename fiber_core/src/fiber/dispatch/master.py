@@ -139,6 +139,7 @@ class Dispatcher:
             if call.number not in self._calls:
                 return
             added = call.extend(items)
+            call.closed = closed
             self._feed(events.ItemsAdded(call.number, added, closed))
 
     def withdraw(self, call: Call, start: int, stop: int) -> None:

@@ -131,8 +131,11 @@ class Worker:
             return
         call = _caller(mode, function)
         self._running = batch
+        while self._link.buffered:
+            # no descriptor will tell the attendant of these
+            self._attend(batch)
         if tasks.stop - tasks.start > tasks.chunk or self._inbox:
-            self._attendant.watch(batch, (self._link.fd, self._link.end_fd))
+            self._attendant.watch(batch, self._link.fds)
         try:
             batch.run(call, items)
         finally:

@@ -1,0 +1,316 @@
+"""Executor: what the documentation of concurrent.futures says of executors, and what is better."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError, InvalidStateError
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.pool import RemoteTraceback
+from pathlib import Path
+
+import pytest
+
+import fiber
+from fiber.executor import Executor
+from pool_tasks import fail_at, nap, note, same
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+
+
+def square(x):
+    return x * x
+
+
+def keywords(*args, **kwargs):
+    return args, kwargs
+
+
+def wait_for(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "released"
+
+
+def use_an_executor(n):
+    with Executor(1) as executor:
+        return list(executor.map(square, range(n)))
+
+
+@pytest.fixture
+def executor():
+    with Executor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that tasks wait for."""
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+@pytest.fixture
+def busy(executor, gate):
+    """An executor whose workers are all busy until the gate opens."""
+    futures = [executor.submit(wait_for, str(gate)) for _ in range(2)]
+    deadline = time.monotonic() + PATIENCE
+    while not all(future.running() for future in futures):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    # a worker may hold one more entry
+    yield executor
+    gate.touch()
+    concurrent.futures.wait(futures)
+
+
+class TestSubmit:
+    def test_the_result_is_that_of_the_call(self, executor):
+        assert executor.submit(keywords, 1, fn=2, self=3).result(PATIENCE) == (
+            (1,),
+            {"fn": 2, "self": 3},
+        )
+
+    def test_an_exception_is_raised_with_its_remote_traceback(self, executor):
+        future = executor.submit(fail_at, 3, 3)
+        with pytest.raises(ValueError, match="bad 3") as caught:
+            future.result(PATIENCE)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "fail_at" in str(caught.value.__cause__)
+        assert future.exception() is caught.value
+
+    def test_closures_partials_methods_and_classes_are_called(self, executor):
+        offset = 10
+        assert executor.submit(lambda x: x + offset, 1).result(PATIENCE) == 11
+        from functools import partial
+
+        assert executor.submit(partial(keywords, 1, a=2), 3, b=4).result(PATIENCE) == (
+            (1, 3),
+            {"a": 2, "b": 4},
+        )
+        assert executor.submit("-".join, ["a", "b"]).result(PATIENCE) == "a-b"
+        assert executor.submit(complex, 1, 2).result(PATIENCE) == 1 + 2j
+
+    def test_what_cannot_be_pickled_is_an_error_of_its_future_alone(self, executor):
+        bad = executor.submit(same, (i for i in range(3)))
+        frame = sys._getframe()
+        worse = executor.submit(lambda: frame)
+        good = executor.submit(square, 3)
+        with pytest.raises(TypeError, match="pickle"):
+            bad.result(PATIENCE)
+        with pytest.raises(TypeError, match="pickle"):
+            worse.result(PATIENCE)
+        assert good.result(PATIENCE) == 9
+
+    def test_many_small_tasks_come_back_each_to_its_future(self, executor):
+        futures = [executor.submit(square, x) for x in range(3000)]
+        assert [future.result(PATIENCE) for future in futures] == [x * x for x in range(3000)]
+
+    def test_threads_may_submit_at_once(self, executor):
+        results = {}
+
+        def work(n):
+            futures = [executor.submit(square, x) for x in range(n)]
+            results[n] = [future.result(PATIENCE) for future in futures]
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in (50, 100, 150)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {n: [x * x for x in range(n)] for n in (50, 100, 150)}
+
+    def test_a_worker_may_have_an_executor_of_its_own(self, executor):
+        assert executor.submit(use_an_executor, 4).result(PATIENCE) == [0, 1, 4, 9]
+
+    def test_tasks_of_many_functions_keep_apart(self, executor):
+        functions = [abs, hex, str, repr, float, square]
+        futures = [(f, executor.submit(f, 7)) for f in functions * 3]
+        assert all(future.result(PATIENCE) == function(7) for function, future in futures)
+
+
+class TestCancel:
+    def test_a_future_that_waits_is_cancelled_and_never_runs(self, busy, gate, tmp_path):
+        told = tmp_path / "told"
+        futures = [busy.submit(note, str(told), n) for n in range(20)]
+        assert all(future.cancel() for future in futures[4:])
+        assert all(future.cancelled() and future.done() for future in futures[4:])
+        gate.touch()
+        concurrent.futures.wait(futures, PATIENCE)
+        assert {int(n) for n in told.read_text().split()} <= {0, 1, 2, 3}
+
+    def test_who_waits_for_a_cancelled_future_is_told_at_once(self, busy):
+        future = busy.submit(square, 3)
+        threading.Timer(0.1, future.cancel).start()
+        assert concurrent.futures.wait([future], PATIENCE).done == {future}
+        with pytest.raises(CancelledError):
+            future.result(0)
+        with pytest.raises(CancelledError):
+            future.exception(0)
+
+    def test_cancelling_twice_is_true_twice_and_calls_back_once(self, busy):
+        called = []
+        future = busy.submit(square, 3)
+        future.add_done_callback(called.append)
+        assert future.cancel()
+        assert future.cancel()
+        assert called == [future]
+
+    def test_what_runs_or_is_done_cannot_be_cancelled(self, executor, gate):
+        running = executor.submit(wait_for, str(gate))
+        while not running.running():
+            time.sleep(0.005)
+        assert not running.cancel()
+        gate.touch()
+        assert running.result(PATIENCE) == "released"
+        assert not running.cancel()
+        assert not running.cancelled()
+
+    def test_a_future_of_an_ended_task_takes_no_other_result(self, executor):
+        future = executor.submit(square, 3)
+        assert future.result(PATIENCE) == 9
+        with pytest.raises(InvalidStateError):
+            future.set_result(4)
+        with pytest.raises(InvalidStateError):
+            future.set_exception(ValueError())
+
+    def test_one_whose_user_set_it_keeps_what_was_set(self, busy, gate):
+        future, other = busy.submit(square, 3), busy.submit(square, 4)
+        future.set_result("mine")
+        gate.touch()
+        assert other.result(PATIENCE) == 16
+        assert future.result(0) == "mine"
+
+
+class TestCallbacks:
+    def test_they_are_called_in_order_and_one_that_raises_stops_none(self, busy, gate, caplog):
+        called, last = [], threading.Event()
+
+        def fail(future):
+            called.append("second")
+            raise ValueError("callback on purpose")
+
+        future = busy.submit(square, 3)
+        future.add_done_callback(lambda f: called.append(f.result()))
+        future.add_done_callback(fail)
+        future.add_done_callback(lambda _: last.set())
+        gate.touch()
+        assert last.wait(PATIENCE)
+        assert called == [9, "second"]
+        assert "callback on purpose" in caplog.text
+
+    def test_one_added_late_is_called_at_once(self, executor):
+        future = executor.submit(square, 3)
+        future.result(PATIENCE)
+        called = []
+        future.add_done_callback(called.append)
+        assert called == [future]
+
+    def test_a_callback_may_submit_wait_and_shut_down(self):
+        executor = Executor(1)
+        seen = []
+
+        def go_on(future):
+            seen.append(executor.submit(square, future.result()).result(PATIENCE))
+            executor.shutdown()
+
+        executor.submit(square, 3).add_done_callback(go_on)
+        executor.shutdown(wait=False) if seen else None
+        deadline = time.monotonic() + PATIENCE
+        while not seen:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        executor.shutdown()
+        assert seen == [81]
+
+
+class TestWaiting:
+    def test_results_have_timeouts(self, executor, gate):
+        future = executor.submit(wait_for, str(gate))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            future.result(0.05)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            future.exception(0.05)
+
+    def test_wait_returns_with_the_first_the_first_failed_or_all(self, executor, gate):
+        late = executor.submit(wait_for, str(gate))
+        early, bad = executor.submit(square, 3), executor.submit(fail_at, 1, 1)
+        first = concurrent.futures.wait(
+            [late, early], PATIENCE, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        assert first.done == {early}
+        failed = concurrent.futures.wait(
+            [late, bad], PATIENCE, return_when=concurrent.futures.FIRST_EXCEPTION
+        )
+        assert failed.not_done == {late}
+        gate.touch()
+        assert concurrent.futures.wait([late, early, bad], PATIENCE).not_done == set()
+
+    def test_as_completed_yields_each_once_as_it_comes(self, executor, gate):
+        late, early = executor.submit(wait_for, str(gate)), executor.submit(square, 3)
+        order = []
+        for future in concurrent.futures.as_completed([late, early], PATIENCE):
+            order.append(future)
+            gate.touch()
+        assert order == [early, late]
+
+
+class TestEnd:
+    def test_shutdown_waits_for_what_there_is(self):
+        executor = Executor(2)
+        futures = [executor.submit(nap, 0.05) for _ in range(8)]
+        executor.shutdown()
+        assert all(future.done() and not future.cancelled() for future in futures)
+
+    def test_nothing_is_taken_afterwards(self, executor):
+        executor.shutdown()
+        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+            executor.submit(square, 3)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.map(square, [1])
+        executor.shutdown()
+
+    def test_one_that_was_never_used_starts_and_ends_nothing(self):
+        before = set(fiber.active_children())
+        with Executor(2):
+            assert set(fiber.active_children()) == before
+
+    def test_shutdown_without_waiting_lets_the_rest_be_done(self):
+        executor = Executor(1)
+        futures = [executor.submit(nap, 0.02) for _ in range(5)]
+        executor.shutdown(wait=False)
+        assert [future.result(PATIENCE) for future in futures] == [0.02] * 5
+
+    def test_shutdown_can_cancel_what_waits(self, busy, gate):
+        futures = [busy.submit(square, x) for x in range(50)]
+        threading.Timer(0.1, gate.touch).start()
+        busy.shutdown(cancel_futures=True)
+        assert all(future.done() for future in futures)
+        assert [future.cancelled() for future in futures[2:]] == [True] * 48
+
+    def test_futures_outlive_their_executor(self):
+        executor = Executor(1)
+        future = executor.submit(nap, 0.1)
+        del executor
+        gc.collect()
+        assert future.result(PATIENCE) == 0.1
+
+    @pytest.mark.parametrize("how", ["terminate_workers", "kill_workers"])
+    def test_the_workers_can_be_ended_at_once(self, gate, how):
+        executor = Executor(1)
+        running, waiting = (executor.submit(wait_for, str(gate)) for _ in range(2))
+        getattr(executor, how)()
+        for future in (running, waiting):
+            assert isinstance(future.exception(PATIENCE), BrokenProcessPool)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(square, 3)
+
+    def test_it_cannot_be_pickled(self, executor):
+        with pytest.raises(TypeError, match="cannot be passed between processes"):
+            executor.submit(same, executor).result(PATIENCE)
