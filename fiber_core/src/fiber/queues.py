@@ -1,4 +1,4 @@
-"""``Queue`` and ``SimpleQueue``: first in, first out, between any processes of a run."""
+"""``Queue``, ``JoinableQueue`` and ``SimpleQueue``, between any processes of a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from fiber.objects import store
 from fiber.objects.address import Kind
-from fiber.objects.ends import Channels
+from fiber.objects.ends import Channels, Tasks
 from fiber.objects.handle import Handle, decode, encode
+from fiber.objects.references import ANY
+from fiber.objects.task_channel import TaskChannel
 from fiber.transport import fork
 
-__all__ = ["Queue", "SimpleQueue"]
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 
 T = TypeVar("T")
 
@@ -21,11 +23,16 @@ class _Lane(Handle, Generic[T]):
     """A handle of an object with one lane that all its holders read and write."""
 
     _object: Channels
+    # how often what is put in may be loaded
+    _uses = 1
 
     def _make(self, maxsize: int) -> None:
-        channel = store.current().channel(Kind.QUEUE, maxsize)
+        channel = self._new(maxsize)
         channel.hold(0)
         self._take_hold(channel, 0)
+
+    def _new(self, maxsize: int) -> Channels:
+        return store.current().channel(Kind.QUEUE, maxsize)
 
     def _open(self) -> None:
         self._source = self._object.source(0)
@@ -53,6 +60,8 @@ class SimpleQueue(_Lane[T]):
         """
         self._check()
         self._sink.put(encode(obj), True, None)
+        # the stdlib's is in the pipe by now: whoever puts and dies has put
+        self._sink.flush()
 
     def get(self) -> T:
         """Wait for the next value and take it.
@@ -130,7 +139,7 @@ class Queue(_Lane[T]):
             self._refuse()
         if timeout is not None and timeout <= 0:
             block = False
-        self._sink.put(encode(obj), block, timeout)
+        self._sink.put(encode(obj, self._uses), block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take the next value; wait for it.
@@ -188,6 +197,45 @@ class Queue(_Lane[T]):
         if self._closed:
             msg = f"Queue {self!r} is closed"
             raise ValueError(msg)
+
+
+class JoinableQueue(Queue[T]):
+    """A queue of tasks; the same as ``multiprocessing.JoinableQueue``.
+
+    What a reader has got and not called :meth:`task_done` for goes to another reader when its
+    process dies, and is not counted as done.
+
+    Args:
+        maxsize: most values in it; 0 or less for any number.
+        ctx: accepted for compatibility.
+    """
+
+    _object: Tasks
+    _uses = ANY
+
+    def task_done(self) -> None:
+        """Say that a task is done, in the order in which this process got them.
+
+        Raises:
+            ValueError: it is called more often than values were put in.
+            PeerLostError: the process that the queue lives in is gone.
+        """
+        fork.check()
+        if not self._object.finish(self._source):
+            msg = "task_done() called too many times"
+            raise ValueError(msg)
+
+    def join(self) -> None:
+        """Wait until :meth:`task_done` was called for every value that was put in.
+
+        Raises:
+            PeerLostError: the process that the queue lives in is gone.
+        """
+        fork.check()
+        self._object.join()
+
+    def _new(self, maxsize: int) -> Tasks:
+        return TaskChannel(store.current(), maxsize)
 
 
 # raised by the methods above, as from the stdlib's module of this name

@@ -34,6 +34,8 @@ class Kind(enum.IntEnum):
     MEMORY = 10
     #: an object of a manager, whose methods are called
     REFERENT = 11
+    #: a queue whose items are tasks, counted until they are done
+    TASKS = 12
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +73,7 @@ class Shape:
 
 def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
     """What an object of a kind is made of."""
-    if kind is Kind.QUEUE:
+    if kind in (Kind.QUEUE, Kind.TASKS):
         return Shape(
             name="queue", ends=1, lanes=(LaneShape(writers=0, readers=0, maxsize=maxsize),)
         )

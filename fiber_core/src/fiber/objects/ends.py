@@ -83,3 +83,13 @@ class Channels(Holdable, Protocol):
 
     def size(self, lane: int) -> int:
         """Items in a lane."""
+
+
+class Tasks(Channels, Protocol):
+    """A queue of tasks."""
+
+    def finish(self, source: object) -> bool:
+        """A task was done by who reads from ``source``; False where all were done already."""
+
+    def join(self) -> None:
+        """Wait until all tasks are done."""

@@ -79,7 +79,7 @@ class Handle:
             made = carrier.tickets.get(id(self))
             if made is not None:
                 return made[3]
-            ticket = _issue(shared, end, 1)
+            ticket = _issue(shared, end, carrier.uses)
             address = shared.address
             carrier.tickets[id(self)] = (address.ident, address.urls, address.target, ticket)
             return ticket
@@ -100,9 +100,10 @@ class Handle:
 
 
 class Parcel:
-    """Carries the tickets of one item, each for one load."""
+    """Carries the tickets of one item, each for so many loads, see :mod:`references`."""
 
-    def __init__(self) -> None:
+    def __init__(self, uses: int = 1) -> None:
+        self.uses = uses
         #: by handle, so that a second try at pickling the item makes no second ticket
         self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
 
@@ -113,13 +114,17 @@ def _issue(shared: Holdable, end: int, uses: int) -> int:
     return ticket
 
 
-def encode(value: Any) -> Item:
+def encode(value: Any, uses: int = 1) -> Item:
     """The item of a value, pickled now.
+
+    Args:
+        value: what it is.
+        uses: how many times it will be loaded, :data:`ANY` until it is dropped.
 
     Raises:
         Exception: what pickling it raised.
     """
-    parcel = Parcel()
+    parcel = Parcel(uses)
     before = codec.carry(parcel)
     try:
         pickled = codec.pickled(value)

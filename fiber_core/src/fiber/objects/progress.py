@@ -26,7 +26,7 @@ from fiber.objects.book import Progress
 
 #: bytes that identify a page
 MARK = 16
-#: numbers of a slot: handed out; given back after and up to; one spare
+#: numbers of a slot: handed out; given back after and up to; tasks done
 _WORDS = 4
 _SLOT = 8 * _WORDS
 #: slots of a page, the first of which is its head
@@ -62,6 +62,10 @@ class Slot:
         self.words[self.at + 2] = upto
         self.words[self.at] = upto
 
+    def did(self, tasks: int) -> None:
+        """Note how many tasks are done."""
+        self.words[self.at + 3] = tasks
+
 
 class Page:
     """The reader's side: slots for its lanes of one owner."""
@@ -91,6 +95,7 @@ class Page:
             return Slot.private()
         slot = Slot(self._words, self._free.popleft())
         slot.gave(0, 0)
+        slot.did(0)
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -142,5 +147,15 @@ def reader_of(words: memoryview, index: int) -> Callable[[], Progress]:
 
     def read() -> Progress:
         return words[at], words[at + 1], words[at + 2]
+
+    return read
+
+
+def tasks_of(words: memoryview, index: int) -> Callable[[], int]:
+    """What reads how many tasks the reader of a slot has done."""
+    at = index * _WORDS + 3
+
+    def read() -> int:
+        return words[at]
 
     return read

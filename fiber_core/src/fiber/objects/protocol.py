@@ -1,7 +1,8 @@
 """What processes tell each other about a shared object; layouts only.
 
 Every message is for the object's target. The first byte says what it is; all numbers are
-little-endian. ``ATTACH``, ``OFFER`` and ``SIZE`` are calls, all else is cast, in both directions.
+little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE`` and ``JOIN`` are calls, all else is
+cast, in both directions.
 
 A reader's items are numbered from 1 on as they are delivered to it. ``ASK`` and ``SETTLE`` say up
 to which number the reader has handed them to its user; ``GIVE`` says that those after the first
@@ -39,6 +40,12 @@ class Op(enum.IntEnum):
     WITHDRAW = 22
     GIVE_UP = 23
     SIZE = 24
+    #: of a queue of tasks, see task_channel.py
+    TASKS_DONE = 25
+    TASK_DONE = 26
+    JOIN = 27
+    TOLD = 28
+    ENDING = 29
 
 
 class Word(enum.IntEnum):
@@ -60,6 +67,8 @@ class Word(enum.IntEnum):
     END = 7
     #: give up the room that was set aside for you: another writer waits
     REVOKE = 8
+    #: say so once all that was put is on its way: somebody waits for all tasks
+    TELL = 9
 
 
 class Mode(enum.IntEnum):
@@ -107,10 +116,21 @@ WITHDRAW = struct.Struct("<BBQ")
 #: lane, items
 GIVE_UP = struct.Struct("<BBI")
 SIZE = struct.Struct("<BB")
+#: lane, handed out, done
+TASKS_DONE = struct.Struct("<BBQQ")
+TASK_DONE = struct.Struct("<BB")
+#: the answer: 0 where all tasks were done already
+COUNTED = struct.Struct("<B")
+JOIN = struct.Struct("<BB")
+#: lane, number of who waits
+TOLD = struct.Struct("<BBQ")
+ENDING = struct.Struct("<BB")
 
 WORD = struct.Struct("<BB")
 #: lane, batches
 TAKEN = struct.Struct("<BBQ")
+#: lane, number of who waits
+TELL = struct.Struct("<BBQ")
 #: word, lane, session, 1 where the request is kept, number of the first item
 ANSWER = struct.Struct("<BBIBQ")
 #: outcome, items that may be PUT without asking from now on

@@ -24,6 +24,8 @@ _ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END)
 class RemoteChannel(Remote):
     """Its lanes, each with the side or sides that are held here."""
 
+    _source_class: type[RemoteSource] = RemoteSource
+
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
         self._sources: dict[int, RemoteSource] = {}
@@ -116,7 +118,7 @@ class RemoteChannel(Remote):
         if lane is None:
             return NO_PAGE
         slot = self._owner.slot()
-        self._sources[lane] = RemoteSource(self, lane, slot, next(self._sessions))
+        self._sources[lane] = self._source_class(self, lane, slot, next(self._sessions))
         return slot.index, *self._owner.page()
 
     def _close(self, end: int) -> None:

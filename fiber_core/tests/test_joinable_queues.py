@@ -1,0 +1,398 @@
+"""Queues of tasks: what is unfinished, who waits for it, what becomes of a dead reader's."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+import fiber
+import soak
+from fiber.exceptions import PeerLostError
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def in_thread(action):
+    done = threading.Event()
+
+    def run():
+        action()
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+# what children do
+
+
+def do_all(tasks, results):
+    while (task := tasks.get()) is not None:
+        results.put(task * task)
+        tasks.task_done()
+    tasks.task_done()
+
+
+def take(tasks, results, count):
+    results.put([tasks.get() for _ in range(count)])
+    signal.pause()
+
+
+def take_and_end(tasks, results, code):
+    results.put(tasks.get())
+    sys.exit(code)
+
+
+def finish_and_die(tasks, count):
+    for _ in range(count):
+        tasks.get()
+    for _ in range(count - 1):
+        tasks.task_done()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def finish_too_often(tasks, results):
+    try:
+        tasks.task_done()
+    except ValueError as error:
+        results.put(str(error))
+
+
+def join_then_tell(tasks, results):
+    results.put("ready")
+    tasks.join()
+    results.put("joined")
+
+
+def put_more_then_finish(tasks):
+    depth = tasks.get()
+    while depth is not None:
+        for _ in range(2 if depth else 0):
+            tasks.put(depth - 1)
+        tasks.task_done()
+        depth = tasks.get()
+
+
+def put_and_tell(tasks, told):
+    tasks.put("late")
+    told.send("put")
+    told.recv()
+
+
+def take_a_queue(tasks, results, go):
+    inner = tasks.get()
+    inner.put("from one that died")
+    results.put("taken")
+    go.get()
+
+
+def put_through(tasks):
+    inner = tasks.get()
+    inner.put("from the other")
+    tasks.task_done()
+
+
+def forward(tasks, onward):
+    onward.put(tasks.get())
+
+
+def finish_for_another(tasks):
+    tasks.task_done()
+
+
+def own_one(results, go):
+    made = fiber.JoinableQueue()
+    made.put("a task")
+    results.put(made)
+    go.get()
+    os._exit(1)
+
+
+def note_each(tasks, path):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while True:
+        os.write(fd, b"%d\n" % tasks.get())
+        tasks.task_done()
+
+
+def die_after(path, count, child):
+    """Kill a child once so many tasks were done by anybody."""
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        if not child.is_alive():
+            return
+        time.sleep(0)
+    child.kill()
+
+
+# in one process
+
+
+def test_it_counts_what_is_unfinished():
+    tasks = fiber.JoinableQueue()
+    tasks.join()
+    for number in range(3):
+        tasks.put(number)
+    joined = in_thread(tasks.join)
+
+    for _ in range(3):
+        assert not joined.is_set()
+        tasks.get()
+        tasks.task_done()
+
+    assert joined.wait(PATIENCE)
+    tasks.close()
+    tasks.join_thread()
+
+
+def test_a_task_is_done_once():
+    tasks = fiber.JoinableQueue()
+    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
+        tasks.task_done()
+    tasks.put(1)
+    tasks.task_done()  # the stdlib asks for no get(), either
+
+    with pytest.raises(ValueError, match="too many times"):
+        tasks.task_done()
+
+
+def test_it_is_a_queue():
+    tasks = fiber.JoinableQueue(2)
+    assert isinstance(tasks, fiber.Queue)
+    tasks.put(1)
+    tasks.put_nowait(2)
+    with pytest.raises(fiber.queues.Full):
+        tasks.put(3, timeout=0.01)
+    assert (tasks.full(), tasks.qsize()) == (True, 2)
+    assert (tasks.get(), tasks.get_nowait()) == (1, 2)
+    with pytest.raises(fiber.queues.Empty):
+        tasks.get(timeout=0.01)
+    assert tasks.empty()
+
+
+def test_tasks_may_be_finished_after_closing():
+    tasks = fiber.JoinableQueue()
+    tasks.put(1)
+    tasks.get()
+    tasks.close()
+    with pytest.raises(ValueError, match="is closed"):
+        tasks.get()
+
+    tasks.task_done()
+    tasks.join()
+
+
+# between processes
+
+
+def test_workers_do_tasks_and_their_master_joins():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    workers = [start(do_all, tasks, results) for _ in range(2)]
+    for number in range(200):
+        tasks.put(number)
+
+    tasks.join()
+
+    # all was done, so all results are here
+    assert sorted(results.get() for _ in range(200)) == [n * n for n in range(200)]
+    for _ in workers:
+        tasks.put(None)
+    tasks.join()
+    for worker in workers:
+        worker.join(PATIENCE)
+        assert worker.exitcode == 0
+
+
+def test_tasks_that_tasks_put_in_are_waited_for():
+    tasks = fiber.JoinableQueue()
+    tasks.put(6)
+    workers = [start(put_more_then_finish, tasks) for _ in range(2)]
+
+    tasks.join()
+
+    assert tasks.empty()
+    for _ in workers:
+        tasks.put(None)
+    for worker in workers:
+        worker.join(PATIENCE)
+
+
+def test_anybody_may_join():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    tasks.put(1)
+    child = start(join_then_tell, tasks, results)
+    assert results.get() == "ready"
+
+    tasks.get()
+    assert results.empty()
+    tasks.task_done()
+
+    assert results.get() == "joined"
+    child.join(PATIENCE)
+
+
+def test_what_was_put_by_somebody_before_a_join_is_waited_for():
+    tasks = fiber.JoinableQueue()
+    for _ in range(soak.count(50)):
+        ours, theirs = fiber.Pipe()
+        child = start(put_and_tell, tasks, theirs)
+        assert ours.recv() == "put"
+        joined = in_thread(tasks.join)
+        assert not joined.wait(0.01)
+
+        assert tasks.get() == "late"
+        tasks.task_done()
+
+        assert joined.wait(PATIENCE)
+        ours.send(None)
+        child.join(PATIENCE)
+
+
+def test_too_many_are_refused_in_a_child_as_well():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    child = start(finish_too_often, tasks, results)
+
+    assert results.get() == "task_done() called too many times"
+    child.join(PATIENCE)
+
+
+def test_one_process_may_finish_what_another_got():
+    tasks, onward = fiber.JoinableQueue(), fiber.SimpleQueue()
+    tasks.put("task")
+    first = start(forward, tasks, onward)
+    assert onward.get() == "task"
+    first.join(PATIENCE)
+
+    second = start(finish_for_another, tasks)
+
+    tasks.join()
+    second.join(PATIENCE)
+    assert second.exitcode == 0
+
+
+# readers that end
+
+
+def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    for number in range(5):
+        tasks.put(number)
+    child = start(take, tasks, results, 3)
+    assert results.get() == [0, 1, 2]
+
+    child.kill()
+    child.join(PATIENCE)
+
+    assert [tasks.get(timeout=PATIENCE) for _ in range(5)] == [0, 1, 2, 3, 4]
+    joined = in_thread(tasks.join)
+    for _ in range(5):
+        assert not joined.is_set()
+        tasks.task_done()
+    assert joined.wait(PATIENCE)
+
+
+def test_what_a_killed_reader_has_finished_stays_finished():
+    tasks = fiber.JoinableQueue()
+    for number in range(6):
+        tasks.put(number)
+    child = start(finish_and_die, tasks, 4)
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
+
+    assert [tasks.get(timeout=PATIENCE) for _ in range(3)] == [3, 4, 5]
+    for _ in range(3):
+        tasks.task_done()
+    tasks.join()
+    with pytest.raises(ValueError, match="too many times"):
+        tasks.task_done()
+
+
+def test_a_reader_that_fails_gives_its_tasks_back():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    tasks.put("task")
+    child = start(take_and_end, tasks, results, 1)
+    assert results.get() == "task"
+    child.join(PATIENCE)
+
+    assert tasks.get(timeout=PATIENCE) == "task"
+
+
+def test_a_reader_that_ends_by_itself_has_its_tasks_as_with_the_stdlib():
+    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
+    tasks.put("task")
+    child = start(take_and_end, tasks, results, 0)
+    assert results.get() == "task"
+    child.join(PATIENCE)
+
+    assert tasks.empty()
+    joined = in_thread(tasks.join)
+    assert not joined.is_set()
+    tasks.task_done()
+    assert joined.wait(PATIENCE)
+
+
+def test_a_task_that_holds_a_queue_can_be_given_twice():
+    tasks, results, go = fiber.JoinableQueue(), fiber.SimpleQueue(), fiber.SimpleQueue()
+    inner = fiber.Queue()
+    tasks.put(inner)
+    first = start(take_a_queue, tasks, results, go)
+    assert results.get() == "taken"
+    assert inner.get() == "from one that died"
+    first.kill()
+    first.join(PATIENCE)
+
+    second = start(put_through, tasks)
+
+    assert inner.get(timeout=PATIENCE) == "from the other"
+    tasks.join()
+    second.join(PATIENCE)
+
+
+def test_joining_a_queue_whose_owner_is_gone_is_an_error():
+    results, go = fiber.SimpleQueue(), fiber.SimpleQueue()
+    owner = start(own_one, results, go)
+    tasks = results.get()
+    assert tasks.get() == "a task"
+    go.put(None)
+    owner.join(PATIENCE)
+
+    with pytest.raises(PeerLostError, match="lives in is gone"):
+        tasks.join()
+    with pytest.raises(PeerLostError, match="lives in is gone"):
+        tasks.task_done()
+
+
+def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
+    """Readers die at random moments; a join ends when every task was done, none of them lost."""
+    for current in soak.rounds("joinable-queue-kills", 200, least=4):
+        chance = random.Random(current.seed)
+        path, count = tmp_path / str(current.seed), 300
+        tasks = fiber.JoinableQueue()
+        workers = [start(note_each, tasks, path) for _ in range(2)]
+        for number in range(count):
+            tasks.put(number)
+        die_after(path, chance.randrange(1, count), workers[0])
+
+        tasks.join()
+
+        done = [int(line) for line in path.read_text().split()]
+        current.note(again=len(done) - count)
+        assert sorted(set(done)) == list(range(count))
+        # one that was noted and not finished is all that a reader can have had
+        assert len(done) <= count + 1
+        workers[1].kill()
+        for worker in workers:
+            worker.join(PATIENCE)
