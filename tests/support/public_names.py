@@ -19,6 +19,7 @@ PUBLIC_MODULES = (
     "fiber.executor",
     "fiber.hints",
     "fiber.hookspecs",
+    "fiber.managers",
     "fiber.model",
     "fiber.pool",
     "fiber.process",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fiber.exceptions import FiberError, WorkerCrashedError
     from fiber.executor import Executor
     from fiber.hints import meta
+    from fiber.managers.sync import Manager
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
     from fiber.queues import JoinableQueue, Queue, SimpleQueue
@@ -51,6 +52,7 @@ _HOMES = {
     "FiberError": "fiber.exceptions",
     "JoinableQueue": "fiber.queues",
     "Lock": "fiber.synchronize",
+    "Manager": "fiber.managers.sync",
     "Pipe": "fiber.connection",
     "Pool": "fiber.pool",
     "Process": "fiber.process",
@@ -93,6 +95,7 @@ __all__ = [
     "FiberError",
     "JoinableQueue",
     "Lock",
+    "Manager",
     "Pipe",
     "Pool",
     "Process",

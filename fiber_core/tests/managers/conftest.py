@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.managers import Manager
+from fiber.managers import SyncManager
 
 
 @pytest.fixture(scope="module")
 def manager(shared_runtime):
-    with Manager() as started:
+    with SyncManager() as started:
         yield started

@@ -9,7 +9,7 @@ import pytest
 
 import fiber
 from fiber.exceptions import PeerLostError
-from fiber.managers import BaseManager, BaseProxy, MakeProxyType, Manager
+from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
@@ -226,7 +226,7 @@ def test_an_initializer_that_fails_is_an_error_of_start():
 
 
 def test_a_proxy_outlives_its_manager_with_an_error():
-    with Manager() as manager:
+    with SyncManager() as manager:
         numbers = manager.list()
     with pytest.raises(PeerLostError, match="this managed object lives in is gone"):
         numbers.append(1)

@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-from fiber.managers.base import BaseManager, State
-from fiber.managers.proxies import AutoProxy, BaseProxy, MakeProxyType, RebuildProxy, Token
-from fiber.managers.server import Server
-from fiber.managers.standard import (
-    AcquirerProxy,
-    Array,
-    ArrayProxy,
-    BarrierProxy,
-    BaseListProxy,
-    BasePoolProxy,
-    ConditionProxy,
-    DictProxy,
-    EventProxy,
-    IteratorProxy,
-    ListProxy,
-    Namespace,
-    NamespaceProxy,
-    PoolProxy,
-    SetProxy,
-    Value,
-    ValueProxy,
-)
-from fiber.managers.sync import Manager, SyncManager
+from fiber.managers.asynchronous import AsyncAutoProxy as AsyncAutoProxy
+from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, gather
+from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType
+from fiber.managers.base import BaseManager
+from fiber.managers.base import State as State
+from fiber.managers.proxies import AutoProxy as AutoProxy
+from fiber.managers.proxies import BaseProxy, Token
+from fiber.managers.proxies import MakeProxyType as MakeProxyType
+from fiber.managers.proxies import RebuildProxy as RebuildProxy
+from fiber.managers.server import Server as Server
+from fiber.managers.shared_memory import SharedMemoryManager
+from fiber.managers.standard import AcquirerProxy as AcquirerProxy
+from fiber.managers.standard import Array as Array
+from fiber.managers.standard import ArrayProxy as ArrayProxy
+from fiber.managers.standard import BarrierProxy as BarrierProxy
+from fiber.managers.standard import BaseListProxy as BaseListProxy
+from fiber.managers.standard import BasePoolProxy as BasePoolProxy
+from fiber.managers.standard import ConditionProxy as ConditionProxy
+from fiber.managers.standard import DictProxy as DictProxy
+from fiber.managers.standard import EventProxy as EventProxy
+from fiber.managers.standard import IteratorProxy as IteratorProxy
+from fiber.managers.standard import ListProxy as ListProxy
+from fiber.managers.standard import Namespace as Namespace
+from fiber.managers.standard import NamespaceProxy as NamespaceProxy
+from fiber.managers.standard import PoolProxy as PoolProxy
+from fiber.managers.standard import SetProxy as SetProxy
+from fiber.managers.standard import Value as Value
+from fiber.managers.standard import ValueProxy as ValueProxy
+from fiber.managers.sync import SyncManager
 
 __all__ = [
-    "AcquirerProxy",
-    "Array",
-    "ArrayProxy",
-    "AutoProxy",
-    "BarrierProxy",
-    "BaseListProxy",
+    "AsyncHandle",
+    "AsyncManager",
+    "AsyncProxy",
     "BaseManager",
-    "BasePoolProxy",
     "BaseProxy",
-    "ConditionProxy",
-    "DictProxy",
-    "EventProxy",
-    "IteratorProxy",
-    "ListProxy",
-    "MakeProxyType",
-    "Manager",
-    "Namespace",
-    "NamespaceProxy",
-    "PoolProxy",
-    "RebuildProxy",
-    "Server",
-    "SetProxy",
-    "State",
+    "SharedMemoryManager",
     "SyncManager",
     "Token",
-    "Value",
-    "ValueProxy",
+    "gather",
 ]

@@ -84,9 +84,7 @@ class BaseManager:
 
     # -- the process
 
-    def start(
-        self, initializer: Any = None, initargs: Sequence[Any] = ()
-    ) -> None:
+    def start(self, initializer: Any = None, initargs: Sequence[Any] = ()) -> None:
         """Start the manager's process.
 
         Args:

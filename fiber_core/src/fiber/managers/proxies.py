@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import process
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fiber.objects import store
 from fiber.objects.calls import Made, load_made
@@ -83,6 +83,8 @@ class BaseProxy(Handle):
     """
 
     _object: Callee
+    #: what makes the proxies whose class is made of the names of methods
+    _auto: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -146,7 +148,8 @@ class BaseProxy(Handle):
         token = self._token.with_ticket(self._ticket())
         if getattr(self, "_isauto", False):
             exposed = self._exposed_  # type: ignore[attr-defined] # made with it
-            return RebuildProxy, (AutoProxy, token, self._serializer, {"exposed": exposed})
+            auto = type(self)._auto  # noqa: SLF001 - its own
+            return RebuildProxy, (auto, token, self._serializer, {"exposed": exposed})
         made = vars(type(self)).get("_made_as")
         if made is not None:
             return _rebuild_made, (*made, token, self._serializer)
@@ -172,23 +175,51 @@ def RebuildProxy(  # noqa: N802 - the stdlib's name
     return func(token, serializer, **kwds)
 
 
-def _rebuild_made(name: str, exposed: tuple[str, ...], token: Token, serializer: str) -> Any:
+def _rebuild_made(
+    make: Callable[..., Any], name: str, exposed: tuple[str, ...], token: Token, serializer: str
+) -> Any:
     """The proxy of a pickle whose class has no importable home."""
-    return MakeProxyType(name, exposed)(token, serializer)
+    return make(name, exposed)(token, serializer)
 
 
 _made: dict[tuple[str, tuple[str, ...], type[Any]], type[Any]] = {}
 
 
-def make_type(name: str, exposed: Iterable[str], base: type[Any]) -> type[Any]:
-    """A class with a method for each name, which passes its arguments to ``_callmethod``."""
+def make_type(
+    name: str, exposed: Iterable[str], base: type[BaseProxy], make: Callable[..., Any]
+) -> type[Any]:
+    """A class with a method for each name, which passes its arguments to ``_callmethod``.
+
+    Args:
+        name: of the class.
+        exposed: the names.
+        base: its base.
+        make: makes the same class of the name and the names.
+    """
     methods = tuple(exposed)
     key = name, methods, base
     found = _made.get(key)
     if found is None:
-        body = {method: _method(method) for method in methods}
-        found = _made[key] = type(name, (base,), {**body, "_exposed_": methods})
+        body: dict[str, Any] = {method: _method(method) for method in methods}
+        body.update(_exposed_=methods, _made_as=(make, name, methods))
+        found = _made[key] = type(name, (base,), body)
     return found
+
+
+def auto_proxy(
+    make: Callable[..., Any],
+    token: Token,
+    serializer: str,
+    exposed: Iterable[str] | None,
+    **kwds: Any,
+) -> Any:
+    """A proxy whose class ``make`` makes of the names of the methods."""
+    if exposed is None:
+        exposed = BaseProxy(token, serializer)._callmethod("#METHODS")  # noqa: SLF001 - its own
+    made = make(f"AutoProxy[{token.typeid}]", tuple(exposed))
+    proxy = made(token, serializer, **kwds)
+    proxy._isauto = True  # noqa: SLF001 - by which it is pickled
+    return proxy
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -203,10 +234,7 @@ def MakeProxyType(  # noqa: N802 - the stdlib's name
     name: str, exposed: Iterable[str]
 ) -> type[Any]:
     """A class of proxies with the methods ``exposed``."""
-    exposed = tuple(exposed)
-    made = make_type(name, exposed, BaseProxy)
-    made._made_as = (name, exposed)  # noqa: SLF001 - by which it is pickled
-    return made
+    return make_type(name, exposed, BaseProxy, MakeProxyType)
 
 
 def AutoProxy(  # noqa: N802 - the stdlib's name
@@ -219,9 +247,8 @@ def AutoProxy(  # noqa: N802 - the stdlib's name
     manager_owned: bool = False,  # noqa: ARG001 - the stdlib's signature
 ) -> Any:
     """A proxy with the methods that the managed object exposes: all public ones, unless told."""
-    if exposed is None:
-        exposed = BaseProxy(token, serializer)._callmethod("#METHODS")  # noqa: SLF001 - its own
-    made = MakeProxyType(f"AutoProxy[{token.typeid}]", exposed)
-    proxy = made(token, serializer, manager=manager, authkey=authkey, incref=incref)
-    proxy._isauto = True  # noqa: SLF001 - by which it is pickled
-    return proxy
+    kwds = {"manager": manager, "authkey": authkey, "incref": incref}
+    return auto_proxy(MakeProxyType, token, serializer, exposed, **kwds)
+
+
+BaseProxy._auto = AutoProxy  # noqa: SLF001 - it is made of BaseProxy

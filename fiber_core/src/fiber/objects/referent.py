@@ -13,7 +13,9 @@ from fiber.objects.address import Kind
 from fiber.objects.calls import Answer, Made, Outcome
 from fiber.objects.handle import decode, encode
 from fiber.objects.items import Item
+from fiber.objects.local_call import LocalCall
 from fiber.objects.references import NO_TICKET
+from fiber.objects.remote_referent import Strand
 from fiber.objects.shared import Shared
 from fiber.objects.strands import Strands
 from fiber.transport import codec
@@ -120,6 +122,28 @@ class Referent(Shared):
     def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
         """Call a method from this process, on this thread; arguments and value are copies."""
         return calls.value(self._outcome(self._thing[:], encode((name, args, kwds)), None))
+
+    def begin(
+        self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any], strand: Strand
+    ) -> LocalCall:
+        """Call a method from this process, on a thread of the strand.
+
+        Raises:
+            Exception: what pickling its arguments raised.
+        """
+        call, item, thing = LocalCall(), encode((name, args, kwds)), self._thing[:]
+
+        def task() -> None:
+            call.settle(self._outcome(thing, item, None))
+
+        self._strands.submit(None, strand.number, task, leaves_nothing=self._leaves_nothing)
+        strand.served_here(self._strands)
+        return call
+
+    @functools.cached_property
+    def strand(self) -> Strand:
+        """The strand of this process's asynchronous calls to the object."""
+        return Strand()
 
     def settle(self) -> None:
         """Wait until what was let go of before is noted."""

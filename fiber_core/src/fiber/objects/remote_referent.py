@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fiber.objects.address import Address
     from fiber.objects.owner import Owner
     from fiber.objects.store import Store
+    from fiber.objects.strands import Strands
     from fiber.transport.client import Pending
 
 _numbers = itertools.count(1)
@@ -36,8 +37,8 @@ class Strand:
     def __init__(self) -> None:
         #: its number in this process
         self.number = next(_numbers)
-        # by owner and target: what tells that no call will follow
-        self._served: dict[tuple[Owner, int], Callable[[], Any]] = {}
+        # by owner and target, or by whose threads it has here: what tells that no call will follow
+        self._served: dict[Any, Callable[[], Any]] = {}
         self._ending = weakref.finalize(self, _end, self._served)
         self._ending.atexit = False
 
@@ -48,8 +49,12 @@ class Strand:
             tell = functools.partial(_tell, store, owner, target, message)
             self._served[owner, target] = tell
 
+    def served_here(self, strands: Strands) -> None:
+        """This very process has a thread for it."""
+        self._served.setdefault(strands, functools.partial(strands.end_soon, self.number))
 
-def _end(served: dict[tuple[Owner, int], Callable[[], Any]]) -> None:
+
+def _end(served: dict[Any, Callable[[], Any]]) -> None:
     for tell in served.values():
         tell()
 
@@ -64,6 +69,11 @@ def strand_of_thread() -> Strand:
 
 class RemoteReferent(Remote):
     """One for each object and process."""
+
+    @functools.cached_property
+    def strand(self) -> Strand:
+        """The strand of this process's asynchronous calls to the object."""
+        return Strand()
 
     def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
         """Call a method and wait for its value; in order with this thread's other calls.
@@ -179,7 +189,7 @@ class Call:
                 self._remote.loaded(target, self._pending.number)
 
     def discard(self) -> None:
-        """Nobody will ask for its value; callable from finalizers."""
+        """Nobody will ask for its value; callable from finalizers, and ends :meth:`then`."""
         if self._pending is not None:
             self._pending.then(functools.partial(_discard, self._remote, self._strand))
 

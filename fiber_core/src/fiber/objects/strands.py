@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -23,7 +24,8 @@ IDLE = 30.0
 log = logging.getLogger("fiber")
 
 _Ticket: TypeAlias = tuple[str, tuple[str, ...], int, int]
-_Key: TypeAlias = tuple[Peer, int]
+# None for this very process
+_Key: TypeAlias = tuple[Peer | None, int]
 
 
 class _Strand:
@@ -55,12 +57,12 @@ class Strands:
         store.node.endpoint.serve(self.target, self)
 
     def submit(
-        self, peer: Peer, number: int, task: Callable[[], Any], *, leaves_nothing: bool
+        self, peer: Peer | None, number: int, task: Callable[[], Any], *, leaves_nothing: bool
     ) -> None:
         """Have a call made.
 
         Args:
-            peer: the process that makes it.
+            peer: the process that makes it; None for this one.
             number: its number for the strand.
             task: makes the call; raises nothing.
             leaves_nothing: True where the call means the same on any thread.
@@ -73,7 +75,8 @@ class Strands:
             strand = self._strands.get(key)
             if strand is None:
                 strand = _Strand()
-                name = f"fiber-calls-{peer.ident}-{number}"
+                caller = self._store.ident if peer is None else peer.ident
+                name = f"fiber-calls-{caller}-{number}"
                 args = (key, strand)
                 threading.Thread(target=self._run, name=name, args=args, daemon=True).start()
                 self._strands[key] = strand
@@ -89,6 +92,14 @@ class Strands:
             if not peer.alive:
                 self._void(peer)
         peer.send(Frame.REPLY, target, number, calls.answer(outcome, self.target))
+
+    def end_soon(self, number: int) -> None:
+        """No call of a strand of this process will follow; callable from finalizers."""
+        self._store.call_soon(functools.partial(self._end_here, number))
+
+    def _end_here(self, number: int) -> None:
+        with self._lock:
+            self._end((None, number))
 
     @property
     def threads(self) -> int:

@@ -1,0 +1,248 @@
+"""``AsyncManager``: method calls return a handle at once, so that many managers work in parallel."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping
+from multiprocessing import TimeoutError as _TimeoutError
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fiber.managers.base import BaseManager, State
+from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
+from fiber.objects.calls import Made
+from fiber.transport import fork
+
+if TYPE_CHECKING:
+    from fiber.objects.local_call import LocalCall
+    from fiber.objects.remote_referent import Call
+
+__all__ = ["AsyncHandle", "AsyncManager", "AsyncProxy", "gather"]
+
+
+class _Gettable(Protocol):
+    def get(self, timeout: float | None = None) -> Any: ...
+    def ready(self) -> bool: ...
+
+
+class AsyncHandle:
+    """What a method of an asynchronous proxy returns: the value comes later.
+
+    Handles may be read in any order, by any thread, more than once, or not at all; in asyncio they
+    may be awaited.
+    """
+
+    def __init__(self, call: Call | LocalCall, adopt: Callable[[Made], Any], name: str) -> None:
+        self._call = call
+        self._adopt = adopt
+        self._name = name
+        self._lock = threading.Lock()
+        self._outcome: tuple[Any, BaseException | None] | None = None
+        # apart: what waits to be called is not to keep the handle
+        self._waiting = _Waiting()
+        call.then(self._waiting.fire)
+        self._forgetting = weakref.finalize(self, call.discard)
+        self._forgetting.atexit = False
+
+    def ready(self) -> bool:
+        """True once the value, or an exception, is here."""
+        return self._call.done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is, or ``timeout`` seconds have passed; whether it is."""
+        return self._call.wait(timeout)
+
+    def successful(self) -> bool:
+        """True where the method returned.
+
+        Raises:
+            ValueError: it has not ended.
+        """
+        if not self.ready():
+            msg = f"{self!r} not ready"
+            raise ValueError(msg)
+        return self._settled()[1] is None
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The value; a proxy where the method's value becomes a managed object.
+
+        Raises:
+            multiprocessing.TimeoutError: ``timeout`` seconds have passed without.
+            Exception: what the method raised, the remote traceback as its cause.
+            PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
+        """
+        if not self.wait(timeout):
+            raise _TimeoutError
+        value, error = self._settled()
+        if error is not None:
+            raise error
+        return value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(functools.partial(_wake, loop, future))
+        yield from future
+        return self.get()
+
+    def __repr__(self) -> str:
+        state = "ready" if self.ready() else "waiting"
+        return f"<{type(self).__name__} of {self._name!r}, {state}>"
+
+    def _settled(self) -> tuple[Any, BaseException | None]:
+        with self._lock:
+            if self._outcome is None:
+                self._forgetting.detach()
+                try:
+                    value = self._call.value()
+                    self._outcome = self._adopt(value) if isinstance(value, Made) else value, None
+                except Exception as error:  # also what unpickling the value raised
+                    self._outcome = None, error
+            return self._outcome
+
+
+class _Waiting:
+    """What is to be done when a call is; each action once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fired = False
+        self._actions: list[Callable[[], Any]] = []
+
+    def add(self, action: Callable[[], Any]) -> None:
+        """Have something done then, or now where it is already."""
+        with self._lock:
+            if not self._fired:
+                self._actions.append(action)
+                return
+        action()
+
+    def fire(self) -> None:
+        """The call is done."""
+        with self._lock:
+            self._fired = True
+            actions, self._actions = self._actions, []
+        for action in actions:
+            action()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    # whoever waited in a loop that was closed waits no more
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)
+
+
+class AsyncProxy(BaseProxy):
+    """A proxy whose methods return an :class:`AsyncHandle` at once.
+
+    The calls that one process makes to one object are made in order; those to different objects, of
+    one manager or of several, in parallel.
+    """
+
+    def _callmethod(
+        self,
+        methodname: str,
+        args: tuple[Any, ...] = (),
+        kwds: Mapping[str, Any] = {},
+    ) -> AsyncHandle:
+        """Begin to call a method of the managed object.
+
+        Raises:
+            Exception: what pickling its arguments raised.
+        """
+        if fork.is_stranger():
+            fork.check()
+        callee: Any = self._object
+        call = callee.begin(methodname, args, kwds, callee.strand)
+        return AsyncHandle(call, self._adopt, methodname)
+
+    def _getvalue(self) -> Any:
+        """A copy of the managed object, after the calls that were made before."""
+        return self._callmethod("#GETVALUE").get()
+
+    def __str__(self) -> str:
+        try:
+            # beside the calls that it may be busy with
+            return str(super()._callmethod("__repr__"))
+        except Exception:
+            return repr(self)[:-1] + "; '__str__()' failed>"
+
+
+def MakeAsyncProxyType(  # noqa: N802 - as MakeProxyType
+    name: str, exposed: Iterable[str]
+) -> type[Any]:
+    """A class of asynchronous proxies with the methods ``exposed``."""
+    return make_type(name, exposed, AsyncProxy, MakeAsyncProxyType)
+
+
+def AsyncAutoProxy(  # noqa: N802 - as AutoProxy
+    token: Token,
+    serializer: str,
+    manager: BaseManager | None = None,
+    authkey: bytes | None = None,
+    exposed: Iterable[str] | None = None,
+    incref: bool = True,
+    manager_owned: bool = False,  # noqa: ARG001 - as AutoProxy
+) -> Any:
+    """An asynchronous proxy with the methods that the managed object exposes."""
+    kwds = {"manager": manager, "authkey": authkey, "incref": incref}
+    return auto_proxy(MakeAsyncProxyType, token, serializer, exposed, **kwds)
+
+
+AsyncProxy._auto = AsyncAutoProxy  # noqa: SLF001 - it is made of AsyncProxy
+
+
+class AsyncManager(BaseManager):
+    """A manager whose objects are called asynchronously; it starts on its first use.
+
+    Types are registered as with :class:`BaseManager`; their proxies are asynchronous unless they
+    are registered with a ``proxytype`` that is not. An object is made before its proxy is returned.
+    """
+
+    @classmethod
+    def _auto_proxy(cls) -> Callable[..., Any]:
+        return AsyncAutoProxy
+
+    def _create(self, typeid: str, /, *args: Any, **kwds: Any) -> tuple[Token, tuple[str, ...]]:
+        with self._changing:
+            if self._state.value == State.INITIAL:
+                self.start()
+        return super()._create(typeid, *args, **kwds)
+
+
+def gather(
+    handles: Iterable[_Gettable],
+    timeout: float | None = None,
+    *,
+    return_exceptions: bool = False,
+) -> list[Any]:
+    """The values of many handles, in the order of the handles.
+
+    Args:
+        handles: of any managers; results of pools do as well.
+        timeout: seconds for all of them together.
+        return_exceptions: True to get exceptions in place of values.
+
+    Raises:
+        multiprocessing.TimeoutError: they have passed without.
+        Exception: that of the first handle, in their order, whose call failed.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    found = []
+    for handle in handles:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            found.append(handle.get(left))
+        except Exception as error:
+            # that time has run out is no outcome of a call
+            if not (return_exceptions and handle.ready()):
+                raise
+            found.append(error)
+    return found
