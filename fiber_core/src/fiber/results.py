@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,7 @@ _Callback = Callable[[Any], Any] | None
 
 
 class AsyncResult(Generic[T]):
-    """The result of one task, once it is there.
+    """The result of one task, once it is there; ``await`` it in asyncio, in any loop.
 
     Args:
         run_callback: has a callback called with a value.
@@ -41,6 +41,9 @@ class AsyncResult(Generic[T]):
         pool: object = None,
     ) -> None:
         self._event = threading.Event()
+        self._lock = threading.Lock()
+        #: called once, when it is there
+        self._watchers: list[Callable[[], None]] = []
         self._value: Any = None
         self._error: BaseException | None = None
         self._run_callback = run_callback
@@ -82,6 +85,27 @@ class AsyncResult(Generic[T]):
         value: T = self._value
         return value
 
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.ready():
+            from fiber.awaiting import arrival
+
+            yield from arrival(self).__await__()
+        return self.get(0)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called once, on any thread, when it is there; now if it is."""
+        with self._lock:
+            if not self._event.is_set():
+                self._watchers.append(wake)
+                return
+        wake()
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Nobody waits for that any more."""
+        with self._lock:
+            if wake in self._watchers:
+                self._watchers.remove(wake)
+
     # -- sink
 
     def accept(
@@ -110,7 +134,11 @@ class AsyncResult(Generic[T]):
 
     def _settle(self) -> None:
         # the event first: a callback may ask ready()
-        self._event.set()
+        with self._lock:
+            self._event.set()
+            watchers, self._watchers = self._watchers, []
+        for wake in watchers:
+            wake()
         if self._error is None:
             if self._callback is not None:
                 self._run_callback(self._callback, self._value)
@@ -169,6 +197,8 @@ class MapResult(AsyncResult[list[T]]):
 class IMapIterator(Generic[T]):
     """Results one after another; what ``Pool.imap`` and its like return.
 
+    ``for`` takes them, and in asyncio ``async for``.
+
     Args:
         stream: where they come in.
         pool: kept alive as long as its results may be taken.
@@ -193,6 +223,26 @@ class IMapIterator(Generic[T]):
             Exception: what the task raised; the iterator goes on behind it.
         """
         result: T = self._stream.take(timeout)
+        return result
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while True:
+            try:
+                found = self._stream.poll()
+            except StopIteration:
+                raise StopAsyncIteration from None
+            if found is not None:
+                break
+            from fiber.awaiting import arrival
+
+            await arrival(self._stream)
+        value, error = found
+        if error is not None:
+            raise error
+        result: T = value
         return result
 
     def __del__(self) -> None:

@@ -1,0 +1,201 @@
+"""Results in asyncio: awaited, iterated over, cancelled, in several loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import fiber
+from fiber.executor import Executor
+from fiber.results import AsyncResult
+from pool_tasks import fail_at, nap, same
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+
+def square(x):
+    return x * x
+
+
+def fail_on_three(x):
+    return fail_at(x, 3)
+
+
+@pytest.fixture
+def pool():
+    with fiber.Pool(2) as pool:
+        yield pool
+    pool.join()
+
+
+class TestResults:
+    def test_a_result_is_awaited(self, pool):
+        async def main():
+            assert await pool.apply_async(square, (3,)) == 9
+            assert await pool.map_async(square, range(50)) == [x * x for x in range(50)]
+            assert await pool.starmap_async(pow, [(2, 3)]) == [8]
+
+        asyncio.run(main())
+
+    def test_one_that_is_there_is_had_at_once_and_again(self, pool):
+        result = pool.apply_async(square, (3,))
+        result.wait(30)
+
+        async def main():
+            assert await result == 9
+            assert await result == 9
+
+        asyncio.run(main())
+
+    def test_its_exception_is_raised(self, pool):
+        async def main():
+            with pytest.raises(ValueError, match="bad 3"):
+                await pool.apply_async(fail_on_three, (3,))
+
+        asyncio.run(main())
+
+    def test_many_are_awaited_without_a_thread_each(self, pool):
+        async def main():
+            results = [pool.apply_async(nap, (0.002,)) for _ in range(100)]
+            before = threading.active_count()
+            gathered = asyncio.gather(*results)
+            await asyncio.sleep(0)
+            assert threading.active_count() <= before
+            assert await gathered == [0.002] * 100
+
+        asyncio.run(main())
+
+    def test_the_loop_goes_on_meanwhile(self, pool):
+        async def main():
+            result = asyncio.ensure_future(pool.apply_async(nap, (0.2,)))
+            ticks = 0
+            while not result.done():
+                ticks += 1
+                await asyncio.sleep(0.005)
+            assert ticks > 3
+
+        asyncio.run(main())
+
+    def test_who_is_cancelled_leaves_the_task_and_the_pool_alone(self, pool):
+        async def main():
+            result = pool.apply_async(nap, (0.2,))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(result, 0.01)
+            assert not result._watchers
+            assert await result == 0.2
+            assert await pool.apply_async(square, (3,)) == 9
+
+        asyncio.run(main())
+
+    def test_several_loops_may_await_one_result(self, pool):
+        result = pool.apply_async(nap, (0.2,))
+        got = []
+
+        async def main():
+            got.append(await result)
+
+        threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert got == [0.2] * 3
+
+    def test_a_loop_that_is_closed_meanwhile_harms_nobody(self, pool):
+        result = pool.apply_async(nap, (0.2,))
+        loop = asyncio.new_event_loop()
+
+        async def main():
+            await result
+
+        waiting = loop.create_task(main())
+        loop.call_later(0.01, loop.stop)
+        loop.run_forever()
+        loop.close()
+        assert result.get(30) == 0.2
+        # never finished, and nobody is told
+        waiting._log_destroy_pending = False
+        waiting.get_coro().close()
+
+    def test_a_result_is_taken_by_one_who_watches_late(self):
+        seen = []
+        result = AsyncResult(lambda callback, value: callback(value))
+        result.accept(0, [3], {})
+        result.done()
+        result.watch(lambda: seen.append(result.get(0)))
+        assert seen == [3]
+
+
+class TestIterators:
+    @pytest.mark.parametrize("chunksize", [1, 7])
+    def test_results_come_in_order_or_as_they_come(self, pool, chunksize):
+        async def main():
+            ordered = [x async for x in pool.imap(square, range(100), chunksize)]
+            assert ordered == [x * x for x in range(100)]
+            found = [x async for x in pool.imap_unordered(square, range(100), chunksize)]
+            assert sorted(found) == ordered
+
+        asyncio.run(main())
+
+    def test_an_exception_is_raised_where_it_belongs_and_the_rest_follows(self, pool):
+        async def main():
+            results = pool.imap(fail_on_three, range(6))
+            assert [await results.__anext__() for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(ValueError, match="bad 3"):
+                await results.__anext__()
+            assert [x async for x in results] == [4, 5]
+            with pytest.raises(StopAsyncIteration):
+                await results.__anext__()
+
+        asyncio.run(main())
+
+    def test_who_is_cancelled_takes_no_result_along(self, pool):
+        async def main():
+            results = pool.imap(nap, [0.2, 0.01])
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(results.__anext__(), 0.01)
+            assert [x async for x in results] == [0.2, 0.01]
+
+        asyncio.run(main())
+
+    def test_it_may_draw_from_an_endless_iterable(self, pool):
+        async def main():
+            found = []
+            async for x in pool.imap(same, iter(int, 1)):
+                found.append(x)
+                if len(found) == 200:
+                    break
+            assert found == [0] * 200
+
+        asyncio.run(main())
+
+
+class TestExecutor:
+    def test_a_loop_runs_functions_in_it(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+            with Executor(2) as executor:
+                results = [loop.run_in_executor(executor, square, x) for x in range(20)]
+                assert await asyncio.gather(*results) == [x * x for x in range(20)]
+                with pytest.raises(ValueError, match="bad 3"):
+                    await loop.run_in_executor(executor, fail_on_three, 3)
+
+        asyncio.run(main())
+
+    def test_cancelling_what_waits_cancels_the_future_behind_it(self):
+        async def main():
+            loop = asyncio.get_running_loop()
+            with Executor(1) as executor:
+                for _ in range(3):
+                    executor.submit(nap, 0.1)
+                behind = executor.submit(square, 3)
+                waiting = asyncio.wrap_future(behind, loop=loop)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                await asyncio.sleep(0)
+                assert behind.cancelled()
+
+        asyncio.run(main())
