@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import PeerLostError
 from fiber.objects import items, protocol
@@ -24,7 +24,7 @@ _ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END)
 class RemoteChannel(Remote):
     """Its lanes, each with the side or sides that are held here."""
 
-    _source_class: type[RemoteSource] = RemoteSource
+    _source_class: type[Any] = RemoteSource
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
