@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from fiber.managers.proxies import Token, secret
 from fiber.managers.standard import Namespace, Value
+from fiber.managers.undoing import undo
 from fiber.objects import store
 from fiber.objects.address import Address, Kind
 from fiber.objects.referent import Product, Referent
@@ -104,6 +105,7 @@ class Server:
             typeids=typeids,
             adopt=self.create,
             leaves_nothing=type(thing) in _THREADLESS,
+            undo=undo,
         )
         self._referents.add(referent)
         return Product(referent, typeid, tuple(exposed), proxytype)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: makes the managed object of what a method returned, by the name of its type
 Adopt = Callable[[str, Any], "Product"]
 
+#: takes back what a method did for a caller that is gone: the object, the method's name, its value
+Undo = Callable[[Any, str, Any], Any]
+
 #: what may be asked of any object, exposed or not
 _ALWAYS: Mapping[str, Callable[[Any], Any]] = {
     "__str__": str,
@@ -73,6 +76,7 @@ class Referent(Shared):
         adopt: makes that.
         leaves_nothing: True where its methods mean the same on any thread.
         hides_errors: True where its exceptions reach the caller as text.
+        undo: takes back what a method did, where its caller has died meanwhile.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Referent(Shared):
         adopt: Adopt | None = None,
         leaves_nothing: bool = False,
         hides_errors: bool = False,
+        undo: Undo | None = None,
     ) -> None:
         super().__init__(store, Kind.REFERENT)
         self._strands = strands
@@ -96,6 +101,7 @@ class Referent(Shared):
         self._adopt = adopt
         self._leaves_nothing = leaves_nothing
         self._hides_errors = hides_errors
+        self._undo = undo
 
     @property
     def exposed(self) -> tuple[str, ...]:
@@ -177,6 +183,8 @@ class Referent(Shared):
             return _failed(error)
         try:
             value = function(*args, **kwds)
+            if peer is not None and not peer.alive and self._undo is not None:
+                self._undo(thing[0], name, value)
             typeid = self._typeids.get(name)
             if typeid is not None and self._adopt is not None:
                 value = self._adopt(typeid, value)
