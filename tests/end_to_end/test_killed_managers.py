@@ -36,8 +36,8 @@ def read_and_write(shared):
 def make(shared):
     table = shared["table"]
     while True:
-        list(table["again"].items())
-        next(iter(table))
+        again = table["again"]
+        assert again.items() == [("y", 1)] and next(iter(again)) == "y"
 
 
 def call_in_many_ways(shared):
