@@ -18,6 +18,7 @@ from fiber.objects.address import Kind
 from fiber.objects.bell import Bell
 from fiber.objects.channel import Channel
 from fiber.objects.store import Store
+from fiber.transport import wire
 from fiber.transport.client import Client
 from fiber.transport.endpoint import Endpoint
 from fiber.transport.identity import Credentials
@@ -36,9 +37,11 @@ class Node:
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
         self.ident = ident
+        self.run_id = RUN.run_id
+        self.credentials = RUN
         self.exit_code = 0
         self.directory = folder
-        self.config = SimpleNamespace(linger=linger)
+        self.config = SimpleNamespace(linger=linger, max_frame=wire.MAX_FRAME)
         self.reactor = Reactor(f"test-{ident}")
         self.endpoint = Endpoint(RUN, self.hello, self.reactor)
         self.endpoint.listen(address("ipc", folder))

@@ -149,6 +149,9 @@ class TransportError(FiberError, OSError):
 class HandshakeError(TransportError):
     """The two sides do not trust or do not understand each other; the text names both and the fix."""
 
+    #: True where the other side proved who it is, and cannot be worked with all the same
+    proven: bool = False
+
 
 class WireError(TransportError):
     """A frame that makes no sense; its sender is closed."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any
 
 import attrs
 
+# a URL with the name of the realm whose credentials its listener asks for
+_REALM = re.compile(r"([0-9a-f]{16})@")
 #: bytes that wait unread in one direction of a pipe before its writers are held back
 PIPE_BYTES = 8 * 2**20
 
@@ -103,9 +106,20 @@ class Address:
         """What the object is made of."""
         return shape_of(self.kind, self.maxsize)
 
+    @property
+    def realm(self) -> str | None:
+        """The realm of a program that the owner is of; None within one run."""
+        return realm_of(self.urls[0]) if self.urls else None
+
     def __reduce__(self) -> Any:
         # short: it is in every pickle that an object is in
         return address, (self.ident, self.urls, self.target, int(self.kind), self.maxsize)
+
+
+def realm_of(url: str) -> str | None:
+    """The realm that a URL names; None within one run."""
+    match = _REALM.match(url)
+    return None if match is None else match[1]
 
 
 def address(ident: str, urls: tuple[str, ...], target: int, kind: int, maxsize: int) -> Address:

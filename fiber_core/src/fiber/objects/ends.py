@@ -56,6 +56,13 @@ class Holdable(Protocol):
     def address(self) -> Address:
         """What is pickled in its place."""
 
+    @property
+    def realm(self) -> str | None:
+        """The realm of other programs that use it; None within one run."""
+
+    def address_in(self, realm: str | None) -> Address:
+        """What processes of a realm are told, of the run where it is None."""
+
     def hold(self, end: int, ticket: int = 0) -> bool:
         """There is one more handle of an end here; False where the object has just been let go."""
 

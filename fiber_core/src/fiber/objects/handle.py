@@ -24,6 +24,8 @@ class Handle:
 
     _object: Holdable
     _end: int
+    #: the realm that reads what is sent, where its object does not tell
+    _realm: str | None = None
 
     def _take_hold(self, shared: Holdable, end: int) -> None:
         """Become the handle of an end that is held for it already."""
@@ -42,7 +44,12 @@ class Handle:
             self._object.drop(self._end)
 
     def __reduce__(self) -> Any:
-        address = self._object.address
+        carrier = codec.carrier()
+        address: Any = self._object.address_in(_realm_of(carrier))
+        known = self._readers()
+        if known is not None and carrier is not None and _realm_of(carrier) is None:
+            # on the private ways of a run
+            address = store.current().realms.introduce(address, known)
         return type(self)._load, (  # noqa: SLF001 - its own
             address,
             self._end,
@@ -57,6 +64,10 @@ class Handle:
         handle._restore(*state)  # noqa: SLF001 - its own
         handle._take_hold(store.current().take(address, end, ticket), end)  # noqa: SLF001 - its own
         return handle
+
+    def _readers(self) -> str | None:
+        """The realm that reads what is sent; None for the run."""
+        return self._realm or self._object.realm
 
     def _state(self) -> tuple[Any, ...]:
         """For subclasses: what :meth:`_restore` gets."""
@@ -80,7 +91,7 @@ class Handle:
             if made is not None:
                 return made[3]
             ticket = _issue(shared, end, carrier.uses)
-            address = shared.address
+            address = shared.address_in(carrier.realm)
             carrier.tickets[id(self)] = (address.ident, address.urls, address.target, ticket)
             return ticket
         if carrier is None:
@@ -102,8 +113,10 @@ class Handle:
 class Parcel:
     """Carries the tickets of one item, each for so many loads, see :mod:`references`."""
 
-    def __init__(self, uses: int = 1) -> None:
+    def __init__(self, uses: int = 1, realm: str | None = None) -> None:
         self.uses = uses
+        #: who loads it, where that is no process of this run
+        self.realm = realm
         #: by handle, so that a second try at pickling the item makes no second ticket
         self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
 
@@ -114,17 +127,22 @@ def _issue(shared: Holdable, end: int, uses: int) -> int:
     return ticket
 
 
-def encode(value: Any, uses: int = 1) -> Item:
+def _realm_of(carrier: Any) -> str | None:
+    return carrier.realm if isinstance(carrier, Parcel) else None
+
+
+def encode(value: Any, uses: int = 1, *, realm: str | None = None) -> Item:
     """The item of a value, pickled now.
 
     Args:
         value: what it is.
         uses: how many times it will be loaded, :data:`ANY` until it is dropped.
+        realm: who loads it; None for processes of this run.
 
     Raises:
         Exception: what pickling it raised.
     """
-    parcel = Parcel(uses)
+    parcel = Parcel(uses, realm)
     before = codec.carry(parcel)
     try:
         pickled = codec.pickled(value)

@@ -32,7 +32,8 @@ class Owner:
     def __init__(self, store: Store, ident: str, urls: Sequence[str]) -> None:
         self.ident = ident
         self._store = store
-        self._urls = urls
+        #: where it may be reached, best first
+        self.urls = urls
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._failed = False
@@ -161,7 +162,7 @@ class Owner:
         return client
 
     def _dial(self) -> Client:
-        for url in () if self._failed else self._urls:
+        for url in () if self._failed else self.urls:
             try:
                 self._client = self._store.client(url)
             except TransportError as error:

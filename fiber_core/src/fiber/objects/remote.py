@@ -50,6 +50,25 @@ class Remote:
         return self._address
 
     @property
+    def realm(self) -> str | None:
+        """The realm of its owner, where that is no process of this run."""
+        return self._address.realm
+
+    def address_in(self, realm: str | None) -> Address:
+        """What processes of a realm are told, of the run where it is None.
+
+        Raises:
+            RuntimeError: they cannot reach its owner.
+        """
+        if realm not in (None, self.realm):
+            msg = (
+                f"a {self._shape.name} of another process cannot be sent to a program with another "
+                "authkey, which cannot reach that process; send it from there, or what is in it"
+            )
+            raise RuntimeError(msg)
+        return self._address
+
+    @property
     def is_near(self) -> bool:
         """True where its owner runs on this host."""
         return self._owner.is_near

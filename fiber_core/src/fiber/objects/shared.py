@@ -37,6 +37,8 @@ class Shared:
         #: number by which other processes address it, 0 until one may
         self.target = 0
         self._address: Address | None = None
+        #: the realm that it was shown to, which reads what is put here; None for this run alone
+        self.realm: str | None = None
 
     @property
     def address(self) -> Address:
@@ -44,6 +46,13 @@ class Shared:
         if self._address is None:
             self._address = self._store.export(self, self.kind, self._maxsize)
         return self._address
+
+    def address_in(self, realm: str | None) -> Address:
+        """What processes of a realm are told, of the run where it is None."""
+        if realm is None:
+            return self.address
+        self.realm = realm
+        return self._store.export(self, self.kind, self._maxsize, realm)
 
     # -- references of this process
 

@@ -8,14 +8,17 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from fiber import runtime
 from fiber.exceptions import PeerLostError
 from fiber.objects import progress
-from fiber.objects.address import Address, Kind
+from fiber.objects.address import Address, Kind, realm_of
 from fiber.objects.channel import Channel
 from fiber.objects.courier import Courier
 from fiber.objects.kinds import remote_class
 from fiber.objects.owner import Owner
+from fiber.objects.realms import Realms
 from fiber.objects.remote import Remote
 from fiber.objects.shared import Shared
 from fiber.objects.waiting import Deadline
@@ -62,6 +65,9 @@ class Store:
         self._own: dict[int, Shared] = {}
         self._remotes: dict[tuple[str, int], Remote] = {}
         self._owners: dict[str, Owner] = {}
+        # where owners were reached, whatever they say of where they are
+        self._ways: dict[str, str] = {}
+        self._realms: Realms | None = None
         self._errands: Courier | None = None
         # the last of them
         self._errand: Callable[[], Any] | None = None
@@ -83,9 +89,17 @@ class Store:
         """Name of the host."""
         return self.node.hello.host
 
+    @property
+    def realms(self) -> Realms:
+        """Those of other programs that this process has to do with."""
+        with self._lock:
+            if self._realms is None:
+                self._realms = Realms(self.node)
+            return self._realms
+
     def client(self, url: str) -> Client:
         """The connection to another process."""
-        return self.node.client(url)
+        return self.realms.client(url) if realm_of(url) else self.node.client(url)
 
     def call_soon(self, action: Callable[[], Any]) -> None:
         """Have something done on the handler thread; takes no lock."""
@@ -117,20 +131,26 @@ class Store:
         """A new queue or pipe."""
         return Channel(self, kind, maxsize)
 
-    def export(self, shared: Shared, kind: Kind, maxsize: int) -> Address:
-        """Have other processes served; what they are told."""
-        endpoint = self.node.endpoint
+    def export(self, shared: Shared, kind: Kind, maxsize: int, realm: str | None = None) -> Address:
+        """Have other processes served, of a realm or of this run; what they are told."""
+        endpoint = self.node.endpoint if realm is None else None
         with self._lock:
             if not shared.target:
                 shared.target = self.node.new_target()
                 self._own[shared.target] = shared
-                endpoint.serve(shared.target, shared)
+        if endpoint is None:
+            assert realm is not None
+            urls = self.realms.serve(realm, shared.target, shared)
+            return Address(self.realms.ident, urls, shared.target, kind, maxsize)
+        endpoint.serve(shared.target, shared)
         return Address(self.ident, tuple(endpoint.urls), shared.target, kind, maxsize)
 
     def forget(self, shared: Shared) -> None:
         """An own object has no holder any more."""
         if self._own.pop(shared.target, None) is not None:
             self.node.endpoint.withdraw(shared.target)
+            if self._realms is not None:
+                self._realms.withdraw(shared.target)
 
     # -- objects of others
 
@@ -148,19 +168,55 @@ class Store:
                 return found
 
     def _resolve(self, address: Address) -> Shared | Remote:
-        if address.ident == self.ident:
+        if self._is_own(address.ident):
             found = self._own.get(address.target)
             if found is None or found.kind is not address.kind:
                 msg = f"the {address.shape.name} no longer exists; its last holder let it go"
                 raise PeerLostError(msg)
             return found
+        if address.realm is not None:
+            # that it is known is seen here, where the user can do something about it
+            self.realms.get(address.realm)
         with self._lock:
             key = (address.ident, address.target)
             remote = self._remotes.get(key)
             if remote is None or remote.is_lost:
+                address = self._told(address)
                 owner = self._owner(address.ident, address.urls)
                 remote = self._remotes[key] = remote_class(address.kind)(self, address, owner)
             return remote
+
+    def meet(self, ident: str, url: str) -> None:
+        """An owner was reached by this way, which others may not be told of."""
+        with self._lock:
+            self._ways[ident] = url
+
+    def part_soon(self, ident: str, place: str) -> None:
+        """Close the connection to a place in a moment, unless an object there is used by then."""
+        self.call_later(_IDLE, functools.partial(self._part, ident, place))
+
+    def _part(self, ident: str, place: str) -> None:
+        with self._lock:
+            used = any(known == ident for known, _ in self._remotes)
+        if not used:
+            self.realms.hang_up((place,))
+
+    def sync(self, ident: str) -> None:
+        """Wait until all that was said to an owner, if it is one, has arrived."""
+        with self._lock:
+            owner = self._owners.get(ident)
+        if owner is not None:
+            owner.sync()
+
+    def _told(self, address: Address) -> Address:
+        """An address with the way by which we reached its owner, if by another."""
+        way = self._ways.get(address.ident)
+        if way is None or way in address.urls:
+            return address
+        return attrs.evolve(address, urls=(way, *address.urls))
+
+    def _is_own(self, ident: str) -> bool:
+        return ident == self.ident or (self._realms is not None and ident == self._realms.ident)
 
     def _owner(self, ident: str, urls: tuple[str, ...]) -> Owner:
         owner = self._owners.get(ident)
@@ -195,6 +251,8 @@ class Store:
                 return
             del self._owners[owner.ident]
         owner.retire()
+        if self._realms is not None:
+            self._realms.hang_up(owner.urls)
 
     def _owner_lost(self, owner: Owner) -> None:
         with self._lock:
@@ -210,7 +268,7 @@ class Store:
     def void_all(self, tickets: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
         """References in an item that nobody will load."""
         for ident, urls, target, ticket in tickets:
-            if ident == self.ident:
+            if self._is_own(ident):
                 shared = self._own.get(target)
                 if shared is not None:
                     shared.void(ticket)
@@ -262,6 +320,8 @@ class Store:
         self._linger()
         for owner in list(self._owners.values()):
             owner.close()
+        if self._realms is not None:
+            self._realms.close()
         if self._errands is not None:
             self._errands.close()
 

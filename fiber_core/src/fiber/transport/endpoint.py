@@ -67,6 +67,16 @@ class Peer:
         """Its identity within the run."""
         return self.hello.ident if self.hello is not None else ""
 
+    @property
+    def realm(self) -> str | None:
+        """The realm that it proved to be of; None where it is of this run."""
+        return self._endpoint.realm
+
+    @property
+    def address(self) -> tuple[str, int] | str:
+        """Where it dials from: host and port, nothing on this host."""
+        return self._endpoint.address_of(self._pipe)
+
     def __repr__(self) -> str:
         return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
 
@@ -170,6 +180,8 @@ class Endpoint:
         self._complaints: set[object] = set()
         self._closed = False
         self._lock = threading.Lock()
+        #: the realm whose processes come here; None where they are of this run
+        self.realm: str | None = None
         #: what peers dial, one URL for each :meth:`listen`
         self.urls: list[str] = []
         self._socket = ListeningSocket(
@@ -233,6 +245,10 @@ class Endpoint:
         except TransportError as error:
             # closed between the check and the call; peers see the pipe go
             log.debug("fiber: a frame could not be sent: %s", error)
+
+    def address_of(self, pipe: int) -> tuple[str, int] | str:
+        """Where a peer dials from; for :class:`Peer`."""
+        return self._socket.peer_address(pipe)
 
     def cut(self, pipe: int) -> None:
         """Close one pipe; for :class:`Peer`."""

@@ -173,7 +173,9 @@ class Dialler:
         if frame.kind is wire.Kind.REFUSE:
             # before the listener's proof its words are a stranger's
             words = str(_load(frame.body).get("why", ""))[:500] if self._proven else ""
-            raise HandshakeError(words or "refused: the listener is not of this run")
+            error = HandshakeError(words or "refused: the listener is not of this run")
+            error.proven = self._proven
+            raise error
         if not self._proven:
             _expect(frame, wire.Kind.CHALLENGE)
             data = _load(frame.body)

@@ -208,3 +208,9 @@ class ListeningSocket(RawSocket):
         if handle is not None:
             # fails only where it is closed already
             lib.nng_pipe_close(handle.pipe)
+
+    def peer_address(self, pipe: int) -> tuple[str, int] | str:
+        """Where a peer dials from; empty on this host, and where it is gone."""
+        handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
+        host, colon, port = str(handle.remote_address if handle else "").rpartition(":")
+        return (host, int(port)) if colon and port.isdigit() else ""

@@ -1,0 +1,257 @@
+"""``Pipe`` and its ends."""
+
+from __future__ import annotations
+
+from multiprocessing import BufferTooShort
+from types import TracebackType
+from typing import Any
+
+from fiber.exceptions import PeerLostError
+from fiber.objects import store
+from fiber.objects.address import Kind
+from fiber.objects.bell import Bell
+from fiber.objects.ends import Channels
+from fiber.objects.handle import Handle, decode, encode
+from fiber.objects.items import Item, Laden
+from fiber.transport import fork
+
+__all__ = ["Connection", "Pipe"]
+
+
+class Connection(Handle):
+    """One end of a pipe; the same as ``multiprocessing.connection.Connection``.
+
+    An end may be held by many processes and threads: each message is read by one of them, whole.
+    ``recv`` raises ``EOFError`` once nobody holds the other end and all that it sent was read.
+    """
+
+    _object: Channels
+
+    def _open(self) -> None:
+        shape = self._object.shape
+        read, written = shape.lane_read_by(self._end), shape.lane_written_by(self._end)
+        self._source = None if read is None else self._object.source(read)
+        self._sink = None if written is None else self._object.sink(written)
+        self._silent: Bell | None = None
+        self._closed = False
+
+    # -- whole objects
+
+    def send(self, obj: Any) -> None:
+        """Send an object.
+
+        Raises:
+            BrokenPipeError: nobody holds the other end any more.
+            Exception: what pickling it raised.
+            OSError: this end is closed, or only reads.
+        """
+        self._check_writable()
+        self._put(encode(obj, realm=self._readers()))
+
+    def recv(self) -> Any:
+        """Wait for the next object.
+
+        Raises:
+            EOFError: nobody holds the other end any more and all it sent was read.
+            OSError: this end is closed, or only writes.
+        """
+        return decode(self._next())
+
+    # -- bytes
+
+    def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
+        """Send a part of a bytes-like object as one message.
+
+        Raises:
+            ValueError: the part is not within it.
+            BrokenPipeError: nobody holds the other end any more.
+            OSError: this end is closed, or only reads.
+        """
+        self._check_writable()
+        view = memoryview(buf)
+        if not view.contiguous:
+            view = memoryview(view.tobytes())
+        view = view.cast("B")
+        if offset < 0:
+            msg = "offset is negative"
+            raise ValueError(msg)
+        if len(view) < offset:
+            msg = "buffer length < offset"
+            raise ValueError(msg)
+        if size is None:
+            size = len(view) - offset
+        elif size < 0:
+            msg = "size is negative"
+            raise ValueError(msg)
+        elif offset + size > len(view):
+            msg = "buffer length < offset + size"
+            raise ValueError(msg)
+        # a copy: the caller may change its own at once
+        self._put(bytes(view[offset : offset + size]))
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """Wait for the next message and return its bytes.
+
+        Raises:
+            OSError: it is longer than ``maxlength``, and this end reads no more; or this end is
+                closed, or only writes.
+            EOFError: nobody holds the other end any more and all it sent was read.
+        """
+        self._check_readable()
+        if maxlength is not None and maxlength < 0:
+            msg = "negative maxlength"
+            raise ValueError(msg)
+        message = self._next_bytes()
+        if maxlength is not None and len(message) > maxlength:
+            if self._sink is None:
+                self.close()
+            self._source = None
+            msg = "bad message length"
+            raise OSError(msg)
+        return bytes(message)
+
+    def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
+        """Wait for the next message and write its bytes into a buffer; how many.
+
+        Raises:
+            BufferTooShort: they do not fit; its first argument has them.
+            EOFError: nobody holds the other end any more and all it sent was read.
+            OSError: this end is closed, or only writes.
+        """
+        self._check_readable()
+        with memoryview(buf) as view, view.cast("B") as target:
+            if offset < 0:
+                msg = "negative offset"
+                raise ValueError(msg)
+            if offset > len(target):
+                msg = "offset too large"
+                raise ValueError(msg)
+            message = self._next_bytes()
+            if len(target) < offset + len(message):
+                raise BufferTooShort(bytes(message))
+            target[offset : offset + len(message)] = message
+            return len(message)
+
+    # -- the rest
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Wait until ``recv`` would not; False when ``timeout`` seconds have passed.
+
+        Raises:
+            OSError: this end is closed, or only writes.
+        """
+        self._check_readable()
+        assert self._source is not None
+        return self._source.ready(timeout)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while ``recv`` would not wait.
+
+        Raises:
+            OSError: this end is closed.
+        """
+        self._check_open()
+        if self._source is not None:
+            return self._source.bell().fd
+        if self._silent is None:
+            self._silent = Bell()
+        return self._silent.fd
+
+    @property
+    def closed(self) -> bool:
+        """True once it was closed."""
+        return self._closed
+
+    @property
+    def readable(self) -> bool:
+        """True where it can be read from."""
+        return self._source is not None
+
+    @property
+    def writable(self) -> bool:
+        """True where it can be written to."""
+        return self._sink is not None
+
+    def close(self) -> None:
+        """Let go of this end; other holders of it go on using it. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._silent is not None:
+            self._silent.close()
+        self._let_go()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"end {self._end}"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {state}>"
+
+    def __reduce__(self) -> Any:
+        self._check_open()
+        return super().__reduce__()
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._readers(),)
+
+    def _restore(self, *state: Any) -> None:
+        (self._realm,) = state
+
+    def _put(self, item: Item) -> None:
+        assert self._sink is not None
+        try:
+            self._sink.put(item, True, None)
+        except PeerLostError as error:
+            raise BrokenPipeError(str(error)) from error
+
+    def _next(self) -> Item:
+        self._check_readable()
+        assert self._source is not None
+        return self._source.take(True, None)
+
+    def _next_bytes(self) -> bytes | bytearray | memoryview:
+        item = self._next()
+        return item.pickled if isinstance(item, Laden) else item
+
+    def _check_open(self) -> None:
+        if fork.is_stranger():
+            fork.check()
+        if self._closed:
+            msg = "handle is closed"
+            raise OSError(msg)
+
+    def _check_readable(self) -> None:
+        self._check_open()
+        if self._source is None:
+            msg = "connection is write-only"
+            raise OSError(msg)
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._sink is None:
+            msg = "connection is read-only"
+            raise OSError(msg)
+
+
+def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - the stdlib's name
+    """The two ends of a new pipe; where not ``duplex``, the first reads and the second writes.
+
+    The pipe lives in this process. Its ends may go to any process of the run.
+    """
+    channel = store.current().channel(Kind.PIPE if duplex else Kind.ONE_WAY)
+    ends = []
+    for end in (0, 1) if duplex else (1, 0):
+        channel.hold(end)
+        connection = Connection.__new__(Connection)
+        connection._take_hold(channel, end)  # noqa: SLF001 - made here and by its pickle only
+        ends.append(connection)
+    return ends[0], ends[1]

@@ -1,0 +1,317 @@
+"""Listeners and clients of one run: addresses, who gets in, what travels, the stdlib's errors."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import stat
+import threading
+from multiprocessing import AuthenticationError, current_process
+from pathlib import Path
+
+import pytest
+
+import fiber
+from fiber.connection import Client, Listener
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+KEY = b"a secret of two programs"
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def finish(*children):
+    for child in children:
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+@pytest.fixture(params=["AF_UNIX", "AF_INET"])
+def address(request, tmp_path):
+    return ("localhost", 0) if request.param == "AF_INET" else str(tmp_path / "here")
+
+
+# what children do
+
+
+def greet(address, authkey):
+    with Client(address, authkey=authkey) as end:
+        end.send(("hello", end.recv()))
+
+
+def greet_by_own_key(address):
+    greet(address, current_process().authkey)
+
+
+def echo(end):
+    with end:
+        while True:
+            try:
+                end.send(end.recv())
+            except EOFError:
+                return
+
+
+def answer_queues(end):
+    """Put into each queue that comes, and send one of our own back."""
+    with end:
+        end.recv().put("put by the other")
+        own = fiber.Queue()
+        end.send(own)
+        assert own.get(timeout=PATIENCE) == "put by the first"
+        end.send("done")
+
+
+# -- addresses
+
+
+def test_a_port_is_resolved_and_a_path_is_private(address):
+    with Listener(address, authkey=KEY) as listener:
+        if isinstance(address, tuple):
+            host, port = listener.address
+            assert host == "127.0.0.1"
+            assert port > 0
+        else:
+            assert listener.address == address
+            assert stat.S_IMODE(Path(address).stat().st_mode) == 0o600
+
+
+def test_without_an_address_there_is_one_that_the_run_reaches():
+    with Listener() as listener, Client(listener.address) as client:
+        client.send(1)
+        assert listener.accept().recv() == 1
+
+
+@pytest.mark.parametrize("family", ["AF_UNIX", "AF_INET"])
+def test_a_family_alone_is_enough(family):
+    with Listener(family=family) as listener, Client(listener.address, family):
+        listener.accept().close()
+
+
+def test_a_closed_path_is_gone(tmp_path):
+    path = str(tmp_path / "here")
+    Listener(path, authkey=KEY).close()
+    assert not Path(path).exists()
+    with pytest.raises(FileNotFoundError):
+        Client(path, authkey=KEY)
+
+
+def test_a_closed_port_refuses():
+    listener = Listener(("127.0.0.1", 0), authkey=KEY)
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        Client(listener.address, authkey=KEY)
+
+
+def test_an_address_in_use_is_the_systems_error(address):
+    with Listener(address, authkey=KEY) as listener, pytest.raises(OSError, match="in use"):
+        Listener(listener.address, authkey=KEY)
+
+
+def test_an_address_is_free_again_while_an_old_connection_lives(address):
+    first = Listener(address, authkey=KEY)
+    client = Client(first.address, authkey=KEY)
+    accepted = first.accept()
+    first.close()
+
+    with Listener(first.address, authkey=KEY) as second:
+        assert second.address == first.address
+        client.send("old")
+        assert accepted.recv() == "old"
+        client.close()
+        with pytest.raises(EOFError):
+            accepted.recv()
+        accepted.close()
+        with Client(second.address, authkey=KEY) as newer, second.accept() as newly:
+            newer.send("new")
+            assert newly.recv() == "new"
+
+
+def test_misuse_is_refused_as_by_the_stdlib():
+    with pytest.raises(ValueError, match="Family AF_PIPE is not recognized"):
+        Listener(family="AF_PIPE")
+    with pytest.raises(ValueError, match="Family AF_PIPE is not recognized"):
+        Client(r"\\.\pipe\here")
+    with pytest.raises(ValueError, match="address type of 3 unrecognized"):
+        Client(3)
+    with pytest.raises(TypeError, match="authkey should be a byte string"):
+        Listener(authkey="text")
+    with pytest.raises(ValueError, match="authkey is empty"):
+        Client(("localhost", 1), authkey=b"")
+    with pytest.raises(FileNotFoundError):
+        Listener("/nowhere/at/all", authkey=KEY)
+
+
+# -- who gets in
+
+
+def test_the_same_authkey_connects_processes(address):
+    with Listener(address, authkey=KEY) as listener:
+        child = start(greet, listener.address, KEY)
+        with listener.accept() as end:
+            end.send("from the first")
+            assert end.recv() == ("hello", "from the first")
+        finish(child)
+
+
+def test_no_authkey_lets_in_processes_of_this_run(address):
+    with Listener(address) as listener:
+        child = start(greet, listener.address, None)
+        with listener.accept() as end:
+            end.send(None)
+            assert end.recv() == ("hello", None)
+        finish(child)
+
+
+def test_children_inherit_the_authkey_of_the_process(address, monkeypatch):
+    monkeypatch.setattr(current_process(), "authkey", b"chosen by the program")
+    with Listener(address, authkey=b"chosen by the program") as listener:
+        child = start(greet_by_own_key, listener.address)
+        with listener.accept() as end:
+            end.send(1)
+            assert end.recv() == ("hello", 1)
+        finish(child)
+
+
+@pytest.mark.parametrize("wrong", [b"another", None])
+def test_another_authkey_is_refused_and_holds_up_nobody(address, wrong):
+    with Listener(address, authkey=KEY) as listener:
+        with pytest.raises(AuthenticationError):
+            Client(listener.address, authkey=wrong)
+        with Client(listener.address, authkey=KEY) as client:
+            client.send("right")
+            assert listener.accept().recv() == "right"
+
+
+def test_the_origin_of_the_last_connection_is_told(address):
+    with Listener(address, authkey=KEY) as listener:
+        assert listener.last_accepted is None
+        with Client(listener.address, authkey=KEY), listener.accept():
+            if isinstance(address, tuple):
+                host, port = listener.last_accepted
+                assert host == "127.0.0.1"
+                assert port > 0
+            else:
+                assert listener.last_accepted == ""
+
+
+# -- the end
+
+
+def test_who_waits_for_connections_hears_that_the_listener_is_closed(address):
+    listener = Listener(address, authkey=KEY)
+    outcomes = queue.Queue()
+
+    def accept():
+        try:
+            listener.accept()
+        except OSError as error:
+            outcomes.put(str(error))
+
+    threads = [threading.Thread(target=accept) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    listener.close()
+    listener.close()
+
+    assert [outcomes.get(timeout=PATIENCE) for _ in threads] == ["listener is closed"] * 2
+    for thread in threads:
+        thread.join()
+
+
+def test_connections_outlive_their_listener(address):
+    with Listener(address, authkey=KEY) as listener:
+        client = Client(listener.address, authkey=KEY)
+        end = listener.accept()
+    with client, end:
+        client.send(1)
+        end.send(2)
+        assert (end.recv(), client.recv()) == (1, 2)
+
+
+def test_a_connection_that_nobody_accepted_ends_with_its_listener(address):
+    with Listener(address, authkey=KEY) as listener:
+        client = Client(listener.address, authkey=KEY)
+    with client, pytest.raises(EOFError):
+        client.recv()
+
+
+def test_a_listener_that_is_forgotten_is_closed(tmp_path):
+    path = str(tmp_path / "here")
+    listener = Listener(path, authkey=KEY)
+    del listener
+    gc.collect()
+    with pytest.raises(FileNotFoundError):
+        Client(path, authkey=KEY)
+
+
+# -- what travels
+
+
+def test_an_accepted_connection_goes_to_a_child(address):
+    with Listener(address, authkey=KEY) as listener, Client(listener.address, authkey=KEY) as here:
+        accepted = listener.accept()
+        child = start(echo, accepted)
+        accepted.close()
+        here.send("to the child")
+        assert here.recv() == "to the child"
+    finish(child)
+
+
+def test_a_connection_of_a_client_goes_to_a_child(address):
+    with Listener(address, authkey=KEY) as listener:
+        child = start(hand_on, listener.address)
+        with listener.accept() as here:
+            here.send("to the grandchild")
+            assert here.recv() == "to the grandchild"
+        finish(child)
+
+
+def hand_on(address):
+    with Client(address, authkey=KEY) as end:
+        child = start(echo, end)
+    finish(child)
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_queues_of_both_sides_travel(address, key):
+    with Listener(address, authkey=key) as listener:
+        child = start(dial_and_answer_queues, listener.address, key)
+        with listener.accept() as end:
+            own = fiber.Queue()
+            end.send(own)
+            assert own.get(timeout=PATIENCE) == "put by the other"
+            other = end.recv()
+            other.put("put by the first")
+            assert end.recv() == "done"
+        finish(child)
+
+
+def dial_and_answer_queues(address, key):
+    answer_queues(Client(address, authkey=key))
+
+
+def test_what_the_other_side_cannot_reach_is_refused_where_it_is_sent(address):
+    with Listener(address, authkey=KEY) as listener, Client(listener.address, authkey=KEY) as here:
+        accepted = listener.accept()
+        found, there = fiber.Pipe()
+        child = start(make_and_send, there)
+        theirs = found.recv()
+        with pytest.raises(RuntimeError, match="a queue of another process cannot be sent"):
+            here.send(theirs)
+        here.send("still there")
+        assert accepted.recv() == "still there"
+        found.send(None)
+        finish(child)
+
+
+def make_and_send(end):
+    made = fiber.Queue()
+    end.send(made)
+    end.recv()
