@@ -218,5 +218,6 @@ def _command(pid: int) -> str:
 
 
 def _listing(root: Path) -> Iterator[str]:
-    if root.is_dir():
-        yield from (str(path.relative_to(root)) for path in root.rglob("*"))
+    # unlike rglob, it goes on where a folder goes away meanwhile
+    for folder, folders, files in os.walk(root):
+        yield from (str(Path(folder, name).relative_to(root)) for name in (*folders, *files))
