@@ -24,7 +24,9 @@ PUBLIC_MODULES = (
     "fiber.pool",
     "fiber.process",
     "fiber.queues",
+    "fiber.reduction",
     "fiber.results",
+    "fiber.sharedctypes",
     "fiber.synchronize",
     "fiber.testing",
 )

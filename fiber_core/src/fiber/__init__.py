@@ -128,7 +128,25 @@ __all__ = [
 ]
 
 
+# sub-modules that the stdlib's package has as attributes, some of them once anybody imported them
+_MODULES = {
+    "connection",
+    "context",
+    "dummy",
+    "managers",
+    "pool",
+    "process",
+    "queues",
+    "reduction",
+    "sharedctypes",
+    "synchronize",
+    "util",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"fiber.{name}")
     if name in _METHODS:
         value = getattr(importlib.import_module("fiber.context")._default_context, name)  # noqa: SLF001 - ours
     elif name in _HOMES:

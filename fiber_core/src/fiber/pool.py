@@ -6,6 +6,10 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the error
+    MaybeEncodingError,
+    ThreadPool,
+)
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,10 +27,20 @@ from fiber.results import (
 )
 from fiber.workforce import Wish, Workforce
 
-__all__ = ["Pool"]
+__all__ = [
+    "ApplyResult",
+    "AsyncResult",
+    "IMapIterator",
+    "IMapUnorderedIterator",
+    "MapResult",
+    "MaybeEncodingError",
+    "Pool",
+    "ThreadPool",
+]
 
 T = TypeVar("T")
-_RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
+RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
+ApplyResult = AsyncResult
 
 
 class Pool:
@@ -69,7 +83,7 @@ class Pool:
         max_attempts: int | None = None,
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
-        self._state = _TERMINATE
+        self._state = TERMINATE
         wish = Wish(
             size=processes,
             initializer=initializer,
@@ -86,7 +100,7 @@ class Pool:
         self._workforce = Workforce(wish, "pool")
         self._callbacks = self._workforce.callbacks
         self._workforce.begin()
-        self._state = _RUN
+        self._state = RUN
         self._terminate = self._workforce.end_with(self)
 
     def __repr__(self) -> str:
@@ -204,14 +218,14 @@ class Pool:
     def close(self) -> None:
         """Take no more tasks; workers end when all is done."""
         with self._lock:
-            if self._state == _RUN:
-                self._state = _CLOSE
+            if self._state == RUN:
+                self._state = CLOSE
                 self._workforce.refuse(ValueError("Pool not running"))
 
     def terminate(self) -> None:
         """End the workers at once; what is not done fails with ``TerminatedError``."""
         with self._lock:
-            self._state = _TERMINATE
+            self._state = TERMINATE
             self._workforce.refuse(ValueError("Pool not running"))
         self._terminate()
 
@@ -221,7 +235,7 @@ class Pool:
         Raises:
             ValueError: neither was called.
         """
-        if self._state == _RUN:
+        if self._state == RUN:
             msg = "Pool is still running"
             raise ValueError(msg)
         for stream in list(self._streams):
@@ -246,7 +260,7 @@ class Pool:
         raise NotImplementedError(msg)
 
     def __del__(self) -> None:
-        if self._state == _RUN:
+        if self._state == RUN:
             warnings.warn(
                 f"unclosed running multiprocessing pool {self!r}",
                 ResourceWarning,

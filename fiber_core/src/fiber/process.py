@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing import process as _process
-from multiprocessing.process import active_children, current_process, parent_process
+from multiprocessing.process import (
+    BaseProcess,
+    active_children,
+    current_process,
+    parent_process,
+)
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints, runtime, start_methods
@@ -15,7 +20,7 @@ from fiber.model import ResourceRequest
 # its children are kept there, where the stdlib's own functions and exit handler look
 _stdlib: Any = _process
 
-__all__ = ["Process", "active_children", "current_process", "parent_process"]
+__all__ = ["BaseProcess", "Process", "active_children", "current_process", "parent_process"]
 
 
 class Process(_process.BaseProcess):

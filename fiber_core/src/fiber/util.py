@@ -1,0 +1,13 @@
+"""What ``multiprocessing.util`` has: loggers, finalizers and the like, of one process each.
+
+They are the stdlib's own, because its exit handler runs them in Fiber's processes as well.
+"""
+
+from multiprocessing import util as _util
+from multiprocessing.util import *  # noqa: F403 - all of it, whatever this Python has
+
+__all__ = list(_util.__all__)
+
+
+def __getattr__(name: str) -> object:
+    return getattr(_util, name)
