@@ -9,14 +9,28 @@ from __future__ import annotations
 import errno
 import operator
 import os
-from typing import Any
+import sys
+import time
+from collections.abc import Callable
+from threading import BrokenBarrierError
+from types import TracebackType
+from typing import Any, TypeVar
 
 from fiber.exceptions import FiberError
+from fiber.objects import store
 from fiber.objects.address import Kind
+from fiber.objects.sync.line import Verdict
 from fiber.objects.sync.permits import Permits
 from fiber.objects.sync.semlock import SEM_VALUE_MAX, SemLock
+from fiber.objects.sync.shared_barrier import SharedBarrier
+from fiber.objects.sync.shared_condition import SharedCondition
+from fiber.objects.sync.shared_event import SharedEvent
+from fiber.objects.sync.sides import Gathering, Signalling, Waking
+from fiber.objects.sync.waitable import Waitable
 
-__all__ = ["BoundedSemaphore", "Lock", "RLock", "Semaphore"]
+__all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
+
+T = TypeVar("T")
 
 
 class _Mutex(SemLock):
@@ -123,3 +137,254 @@ class BoundedSemaphore(Semaphore):
     def __repr__(self) -> str:
         value = self._value_text()
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
+
+
+class Condition(Waitable):
+    """A lock, and those who wait to be notified; as ``multiprocessing.Condition``.
+
+    Args:
+        lock: a lock or semaphore of Fiber's, wherever it lives; if omitted, a new RLock.
+        ctx: accepted for compatibility.
+    """
+
+    _object: Waking
+
+    def __init__(self, lock: SemLock | None = None, *, ctx: Any = None) -> None:
+        if lock is not None and not isinstance(lock, SemLock):
+            msg = f"a condition needs a Lock or RLock of fiber, not {lock!r}"
+            raise TypeError(msg)
+        self._lock = RLock() if lock is None else lock
+        self._own(SharedCondition(store.current()))
+
+    def _open(self) -> None:
+        #: takes the lock
+        self.acquire = self._lock.acquire
+        #: gives the lock back
+        self.release = self._lock.release
+        # True where the owner of the lock may act on it before ours has heard what we said
+        self._apart = self._object.home not in ("", self._lock._object.home)  # noqa: SLF001 - its own
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._lock,)
+
+    def _restore(self, *state: Any) -> None:
+        (self._lock,) = state
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock, wait until notified, take the lock again.
+
+        Returns:
+            False where ``timeout`` seconds have passed without.
+
+        Raises:
+            AssertionError: this thread does not have the lock.
+            LeaseLostError: it had when the connection to the lock's owner was lost.
+            PeerLostError: the process that it or its lock lives in is gone.
+        """
+        lock = self._lock
+        self._check("must acquire() condition before using wait()")
+        depth = lock._object.mine.count  # noqa: SLF001 - its own
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            released = True
+            lock._release_save()  # noqa: SLF001 - its own
+
+        try:
+            return self._object.sleep(release, timeout, certain=self._apart)
+        finally:
+            if released:
+                lock._acquire_restore(depth)  # noqa: SLF001 - its own
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        """Wait until ``predicate()`` is true, asked now and after each notification.
+
+        Returns:
+            What it returned last, which is not true where ``timeout`` seconds have passed.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (result := predicate()):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        """Wake ``n`` of those who wait, if there are so many.
+
+        Raises:
+            AssertionError: this thread does not have the lock.
+            LeaseLostError: it had when the connection to the lock's owner was lost.
+            PeerLostError: the process that it or its lock lives in is gone.
+        """
+        self._check("lock is not owned")
+        self._object.notify(min(n, sys.maxsize), certain=self._apart)
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        self.notify(sys.maxsize)
+
+    def __repr__(self) -> str:
+        try:
+            waiting = str(self._object.sleepers())
+        except FiberError:
+            waiting = "unknown"
+        return f"<{type(self).__name__}({self._lock}, {waiting})>"
+
+    def _check(self, message: str) -> None:
+        self._lock._there().check()  # noqa: SLF001 - its own
+        if not self._lock._is_mine():  # noqa: SLF001 - its own
+            raise AssertionError(message)
+
+
+class Event(Waitable):
+    """Something that is so or not, and can be waited for; as ``multiprocessing.Event``.
+
+    What one process has set or cleared is so for all others when the call returns. Whoever waits
+    when it is set goes on, though it be cleared at once.
+
+    Args:
+        ctx: accepted for compatibility.
+    """
+
+    _object: Signalling
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        self._own(SharedEvent(store.current()))
+
+    def is_set(self) -> bool:
+        """True where it is set.
+
+        Raises:
+            PeerLostError: the process that it lives in is gone; as for all methods.
+        """
+        set_now: bool = self._there().is_set()
+        return set_now
+
+    def set(self) -> None:
+        """Set it; all that wait go on."""
+        self._there().set()
+
+    def clear(self) -> None:
+        """Unset it: from now on others wait."""
+        self._there().clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False where ``timeout`` seconds have passed without."""
+        return self._there().wait(timeout)
+
+    def __repr__(self) -> str:
+        try:
+            status = "set" if self.is_set() else "unset"
+        except FiberError:
+            status = "unknown"
+        return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
+
+
+class Barrier(Waitable):
+    """Parties wait until all of them are there; as ``multiprocessing.Barrier``.
+
+    It breaks when a process that has it dies, whether that waits or not.
+
+    Args:
+        parties: how many there are.
+        action: called by the last one to come, before any may go.
+        timeout: seconds after which :meth:`wait` breaks it, where that is told no others.
+        ctx: accepted for compatibility.
+    """
+
+    _object: Gathering
+
+    def __init__(
+        self,
+        parties: int,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        *,
+        ctx: Any = None,
+    ) -> None:
+        if operator.index(parties) < 1:
+            msg = f"parties must be > 0, not {parties}"
+            raise ValueError(msg)
+        self._parties, self._action, self._timeout = parties, action, timeout
+        self._own(SharedBarrier(store.current(), parties))
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._parties, self._action, self._timeout)
+
+    def _restore(self, *state: Any) -> None:
+        self._parties, self._action, self._timeout = state
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all parties are there.
+
+        Returns:
+            The place of this one, from 0 in the order in which they came.
+
+        Raises:
+            BrokenBarrierError: it broke or was reset meanwhile, or is broken.
+            PeerLostError: the process that it lives in is gone; as for all methods.
+            Exception: what the action raised, which breaks it.
+        """
+        there = self._there()
+        timeout = self._timeout if timeout is None else timeout
+        verdict, place = there.arrive(timeout, acts=self._action is not None)
+        if verdict is Verdict.RUN:
+            verdict, place = self._act(place), self._parties - 1
+        if verdict is not Verdict.YES:
+            raise BrokenBarrierError
+        return place
+
+    def _act(self, number: int) -> Verdict:
+        assert self._action is not None
+        try:
+            self._action()
+        except BaseException:
+            self._object.failed(number)
+            raise
+        return self._object.ran(number)
+
+    def reset(self) -> None:
+        """Begin anew; those who wait get a BrokenBarrierError."""
+        self._there().reset()
+
+    def abort(self) -> None:
+        """Break it, until it is reset."""
+        self._there().abort()
+
+    @property
+    def parties(self) -> int:
+        """How many there are."""
+        return self._parties
+
+    @property
+    def n_waiting(self) -> int:
+        """How many wait now."""
+        return self._there().state()[1]
+
+    @property
+    def broken(self) -> bool:
+        """True where it is broken."""
+        return self._there().state()[0]
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        name = f"{kind.__module__}.{kind.__qualname__} at {id(self):#x}"
+        try:
+            broken, waiting = self._there().state()
+        except FiberError:
+            return f"<{name}: unknown>"
+        return f"<{name}: broken>" if broken else f"<{name}: waiters={waiting}/{self._parties}>"

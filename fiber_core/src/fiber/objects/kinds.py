@@ -19,6 +19,10 @@ _CLASSES = {
     Kind.LOCK: ("fiber.objects.sync.remote_permits", "RemotePermits"),
     Kind.RLOCK: ("fiber.objects.sync.remote_permits", "RemotePermits"),
     Kind.SEMAPHORE: ("fiber.objects.sync.remote_permits", "RemotePermits"),
+    Kind.MEMORY: ("fiber.objects.memory.remote", "RemoteMemory"),
+    Kind.CONDITION: ("fiber.objects.sync.remote_condition", "RemoteCondition"),
+    Kind.EVENT: ("fiber.objects.sync.remote_event", "RemoteEvent"),
+    Kind.BARRIER: ("fiber.objects.sync.remote_barrier", "RemoteBarrier"),
     Kind.REFERENT: ("fiber.objects.remote_referent", "RemoteReferent"),
 }
 

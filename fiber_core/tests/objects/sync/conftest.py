@@ -6,6 +6,9 @@ import pytest
 
 from fiber.objects.address import Kind
 from fiber.objects.sync.permits import Permits
+from fiber.objects.sync.shared_barrier import SharedBarrier
+from fiber.objects.sync.shared_condition import SharedCondition
+from fiber.objects.sync.shared_event import SharedEvent
 from fiber.objects.sync.shared_permits import SharedPermits
 
 
@@ -19,3 +22,24 @@ def permits_at(owner):
         return made
 
     return make
+
+
+def held(made):
+    made.hold(0)
+    return made
+
+
+@pytest.fixture
+def event(owner):
+    return held(SharedEvent(owner.store))
+
+
+@pytest.fixture
+def condition(owner):
+    return held(SharedCondition(owner.store))
+
+
+@pytest.fixture
+def barrier_of(owner):
+    """Makes barriers that live with the owner."""
+    return lambda parties: held(SharedBarrier(owner.store, parties))

@@ -86,7 +86,7 @@ class Permits:
         self._line.add(request)
         return []
 
-    def cancel(self, party: Hashable, number: int) -> Answers:
+    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
         """A request is to be answered now; nothing where it was."""
         request = self._line.remove(party, number)
         return [] if request is None else [Answer(request, Verdict.NO)]

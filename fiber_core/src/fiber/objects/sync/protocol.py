@@ -19,6 +19,7 @@ from fiber.transport.wire import Buffer
 class Op(enum.IntEnum):
     """What a holder says to the owner; argument in parentheses."""
 
+    #: the request of this number is to be answered (1: its time is up, 0: nobody waits)
     CANCEL = 64
     #: this process ends normally (the permits that it leaves taken)
     ENDING = 65
@@ -31,8 +32,26 @@ class Op(enum.IntEnum):
     RELEASE = 69
     #: one that this process does not have comes back; answered
     GIVE = 70
-    #: how many are there; answered
+    #: how many are there: permits, sleepers, parties at the barrier, 1 where it is set; answered
     VALUE = 71
+
+    #: told when it is set (1 to wait for it), or notified; answered
+    WAIT = 72
+    #: answered, as are those below that say nothing else
+    SET = 73
+    CLEAR = 74
+
+    #: wake so many; answered where it has a number
+    NOTIFY = 76
+    #: one of this process has heard of it (1: and was gone, so that another is to be woken)
+    WOKE = 77
+
+    #: at the barrier (1 where this party has an action)
+    ARRIVE = 80
+    #: the action was run (twice its number, and 1 more where it went well); answered
+    RAN = 81
+    RESET = 82
+    ABORT = 83
 
 
 class Word(enum.IntEnum):

@@ -60,6 +60,11 @@ class RemoteWaited(Remote):
         self._asked: dict[int, _Asked] = {}
         self._error: BaseException | None = None
 
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
+        return self._owner.ident
+
     # -- the user's threads
 
     def ask(
@@ -68,8 +73,9 @@ class RemoteWaited(Remote):
         argument: int = 0,
         timeout: float | None = None,
         undo: Callable[[Told], None] | None = None,
+        after: Callable[[], object] | None = None,
     ) -> Told:
-        """Ask the owner and wait for the answer; cancel after ``timeout`` seconds.
+        """Ask the owner; call ``after``; wait for the answer; cancel after ``timeout`` seconds.
 
         An interrupt takes nothing with it: ``undo`` is called, on another thread, for an answer
         that nobody will see.
@@ -85,8 +91,10 @@ class RemoteWaited(Remote):
                     self._asked[number] = asked
             if self._error is None:
                 self.say(op, argument, number)
+                if after is not None:
+                    after()
                 if not pass_gate(asked.gate, timeout):
-                    self.say(Op.CANCEL, 0, number)
+                    self.say(Op.CANCEL, 1, number)
                     pass_gate(asked.gate, None)
         except BaseException:
             self._abandon(number, asked)

@@ -49,8 +49,7 @@ class RemotePermits(RemoteWaited):
     def release(self) -> None:
         """Give a permit back."""
         mine = self.mine
-        if self._error is not None:
-            raise self.lost(self._error) from self._error
+        self.check()
         if not mine.leave_once():
             return
         with self._guard:
@@ -68,6 +67,11 @@ class RemotePermits(RemoteWaited):
         depth = self.mine.leave_fully()
         self.release()
         return depth
+
+    def check(self) -> None:
+        """Raise what an operation would: the owner is gone, and perhaps what was held."""
+        if self._error is not None:
+            raise self.lost(self._error) from self._error
 
     def value(self) -> int:
         """How many permits can be taken."""

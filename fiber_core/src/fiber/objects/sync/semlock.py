@@ -6,27 +6,26 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from fiber.exceptions import HolderDiedError, HolderDiedWarning
 from fiber.objects import store
 from fiber.objects.address import Kind
-from fiber.objects.handle import Handle
 from fiber.objects.sync.permits import Permits
 from fiber.objects.sync.shared_permits import SharedPermits
 from fiber.objects.sync.sides import Locking
+from fiber.objects.sync.waitable import Waitable
 from fiber.transport import fork
 
 #: most permits of a semaphore; that of ``multiprocessing``
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(Handle):
+class SemLock(Waitable):
     """A handle of permits, held until it is collected."""
 
     _object: Locking
 
     def _make(self, kind: Kind, permits: Permits) -> None:
-        shared = SharedPermits(store.current(), kind, permits)
-        shared.hold(0)
-        self._take_hold(shared, 0)
+        self._own(SharedPermits(store.current(), kind, permits))
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Take it; wait for it.
@@ -80,9 +79,8 @@ class SemLock(Handle):
         self.release()
 
     def _value(self) -> int:
-        if fork.is_stranger():
-            fork.check()
-        return self._object.value()
+        there: Locking = self._there()
+        return there.value()
 
     # -- for conditions
 
@@ -93,8 +91,17 @@ class SemLock(Handle):
         return self._object.release_fully()
 
     def _acquire_restore(self, depth: int) -> None:
-        self._object.acquire(True, None)
+        news = None
+        # an interrupt may have come before it was released
+        while not self._is_mine():
+            try:
+                self._object.acquire(True, None)
+            except (HolderDiedError, HolderDiedWarning) as error:
+                # whoever waits has the lock again whatever happens
+                news = error
         self._object.mine.entered_fully(depth)
+        if news is not None:
+            raise news
 
     # -- for people
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Machine(Protocol):
     """What the state machines of all kinds have."""
 
-    def cancel(self, party: Hashable, number: int) -> Answers:
-        """A request is to be answered now; nothing where it was."""
+    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """A request is to be answered now, nothing where it was; expired where its time is up."""
 
     def leave(self, party: Hashable, held: int) -> Answers:
         """A process ends normally, with so many permits."""
@@ -61,6 +61,11 @@ class Waited(Shared):
         # processes that have everything that they were told
         self._arrived: set[Peer] = set()
 
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
+        return ""
+
     # -- for threads here
 
     def ask(
@@ -68,8 +73,9 @@ class Waited(Shared):
         event: Callable[[Request], Answers],
         timeout: float | None = None,
         undo: Callable[[Answer], Answers] | None = None,
+        after: Callable[[], object] | None = None,
     ) -> Answer:
-        """Have the machine answer a request; wait for that.
+        """Have the machine answer a request; call ``after``; wait for the answer.
 
         After ``timeout`` seconds it is cancelled. An interrupt takes nothing with it: ``undo`` is
         called with the lock held for an answer that nobody will see.
@@ -78,9 +84,14 @@ class Waited(Shared):
         try:
             with self.lock:
                 self.carry(event(waiter))
+            if after is not None:
+                after()
             if waiter.answer is None and not pass_gate(waiter.gate, timeout):
                 with self.lock:
-                    self._cancel(waiter)
+                    self._cancel(waiter, expired=True)
+                if waiter.answer is None:
+                    # it comes when the barrier's action was run
+                    pass_gate(waiter.gate, None)
         except BaseException:
             with self.lock:
                 if waiter.answer is None:
@@ -102,9 +113,9 @@ class Waited(Shared):
                 told = protocol.answer(request.number, one.verdict, one.value, one.text)
                 request.party.send(Frame.CAST, self.target, 0, [told])
 
-    def _cancel(self, waiter: Waiter) -> None:
+    def _cancel(self, waiter: Waiter, *, expired: bool = False) -> None:
         if waiter.answer is None:
-            self.carry(self._machine.cancel(None, waiter.number))
+            self.carry(self._machine.cancel(None, waiter.number, expired=expired))
 
     # -- for subclasses; called with the lock held
 
@@ -122,7 +133,9 @@ class Waited(Shared):
         """Another process is gone; unless it has said that it ends, it died."""
         with self.lock:
             self._arrived.discard(peer)
-            self.carry(self._machine.lose(peer, _describe(peer)))
+            # others than holders are no matter of ours
+            if peer in self._references.peers(0):
+                self.carry(self._machine.lose(peer, _describe(peer)))
         super().on_peer_lost(peer)
         if self._store.is_closing:
             self._store.drained()
@@ -134,7 +147,7 @@ class Waited(Shared):
             return
         _, number, argument = read(SAY, message.body)
         if op == Op.CANCEL:
-            self.carry(self._machine.cancel(peer, number))
+            self.carry(self._machine.cancel(peer, number, expired=bool(argument)))
         elif op == Op.ENDING:
             self.carry(self._machine.leave(peer, max(0, argument)))
         else:

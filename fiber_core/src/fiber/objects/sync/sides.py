@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from fiber.objects.ends import Holdable
 from fiber.objects.sync.holding import Holding
+from fiber.objects.sync.line import Verdict
 
 
 class Locking(Holdable, Protocol):
     """A lock or semaphore."""
+
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
 
     @property
     def mine(self) -> Holding:
@@ -37,5 +43,66 @@ class Locking(Holdable, Protocol):
     def release_fully(self) -> int:
         """Give it back however often this thread has taken it; how often that was."""
 
+    def check(self) -> None:
+        """Raise what an operation would raise where the owner is gone."""
+
     def value(self) -> int:
         """How many permits can be taken."""
+
+
+class Signalling(Holdable, Protocol):
+    """An event."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set; False where it was not in time."""
+
+    def set(self) -> None:
+        """Set it; whoever waits goes on."""
+
+    def clear(self) -> None:
+        """Have others wait from now on."""
+
+    def is_set(self) -> bool:
+        """True where it is set."""
+
+
+class Waking(Holdable, Protocol):
+    """Those who wait for a condition."""
+
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
+
+    def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Wait, call ``release`` once that is known, until notified; False if not in time.
+
+        ``certain`` where the owner must have heard before ``release``; it does not see to that.
+        """
+
+    def notify(self, count: int, *, certain: bool) -> None:
+        """Wake some; ``certain`` where that must be done on return."""
+
+    def sleepers(self) -> int:
+        """How many wait."""
+
+
+class Gathering(Holdable, Protocol):
+    """A barrier."""
+
+    def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
+        """One more is there; how it ended, and its place or, to run the action, that's number."""
+
+    def ran(self, number: int) -> Verdict:
+        """The action went well; how the barrier ended."""
+
+    def failed(self, number: int) -> None:
+        """The action did not go well."""
+
+    def reset(self) -> None:
+        """Begin anew; those who wait are told that it broke."""
+
+    def abort(self) -> None:
+        """Break it."""
+
+    def state(self) -> tuple[bool, int]:
+        """True where it is broken; how many wait."""

@@ -1,0 +1,28 @@
+"""A handle of something that is waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fiber.objects.handle import Handle
+from fiber.objects.shared import Shared
+from fiber.transport import fork
+
+
+class Waitable(Handle):
+    """Held until it is collected."""
+
+    def _own(self, shared: Shared) -> None:
+        """Become the first handle of a new object."""
+        shared.hold(0)
+        self._take_hold(shared, 0)
+
+    def _there(self) -> Any:
+        """The object, to be used.
+
+        Raises:
+            ForkedError: in a process that the user forked from one that used fiber.
+        """
+        if fork.is_stranger():
+            fork.check()
+        return self._object

@@ -1,0 +1,122 @@
+"""A barrier at its owner."""
+
+import pytest
+
+from fiber.objects.sync import shared
+from fiber.objects.sync.line import Verdict
+from objects_world import in_thread
+from transport_world import until
+
+
+def waiting(barrier, count, acts=False, timeout=20):
+    """A thread that waits at a barrier where it is the given one."""
+    waits = in_thread(lambda: barrier.arrive(timeout, acts=acts))
+    until(lambda: barrier.state()[1] == count)
+    return waits
+
+
+def test_it_opens_when_all_are_there(barrier_of):
+    barrier = barrier_of(3)
+    first, second = waiting(barrier, 1), waiting(barrier, 2)
+
+    assert barrier.arrive(None, acts=False) == (Verdict.YES, 2)
+    assert (first(), second()) == ((Verdict.YES, 0), (Verdict.YES, 1))
+    assert barrier.state() == (False, 0)
+
+
+def test_it_breaks_when_time_is_up(barrier_of):
+    barrier = barrier_of(3)
+    waits = waiting(barrier, 1)
+
+    assert barrier.arrive(0.01, acts=False)[0] is Verdict.BROKEN
+    assert waits()[0] is Verdict.BROKEN
+    assert barrier.state() == (True, 0)
+    barrier.reset()
+    assert barrier.state() == (False, 0)
+    barrier.abort()
+    assert barrier.arrive(None, acts=False)[0] is Verdict.BROKEN
+
+
+def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of):
+    barrier = barrier_of(2)
+    waits = waiting(barrier, 1, timeout=0.05)
+    verdict, number = barrier.arrive(None, acts=True)
+    assert verdict is Verdict.RUN
+    # its time ends while the action is run
+    until(lambda: expired)
+
+    assert barrier.ran(number) is Verdict.YES
+    assert waits() == (Verdict.YES, 0)
+
+
+expired: list[bool] = []
+
+
+@pytest.fixture(autouse=True)
+def _note_expiry(monkeypatch):
+    expired.clear()
+    cancel = shared.Waited._cancel
+
+    def noted(self, waiter, *, expired: bool = False):
+        cancel(self, waiter, expired=expired)
+        globals()["expired"].append(expired)
+
+    monkeypatch.setattr(shared.Waited, "_cancel", noted)
+
+
+def test_it_breaks_where_the_action_fails(barrier_of):
+    barrier = barrier_of(2)
+    waits = waiting(barrier, 1)
+    _, number = barrier.arrive(None, acts=True)
+    barrier.failed(number)
+
+    assert waits()[0] is Verdict.BROKEN
+    assert barrier.state()[0]
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("parties", [1, 2])
+def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
+    barrier = barrier_of(parties)
+
+    carry = barrier.carry
+
+    def carry_and_interrupt(answers):
+        carry(answers)
+        if answers and answers[0].verdict is Verdict.RUN:
+            raise Interrupt
+
+    def no_patience(gate, timeout):
+        raise Interrupt
+
+    monkeypatch.setattr(barrier, "carry", carry_and_interrupt)
+    monkeypatch.setattr(shared, "pass_gate", no_patience)
+    with pytest.raises(Interrupt):
+        barrier.arrive(None, acts=True)
+
+    assert barrier.state() == (parties == 1, 0), "whoever was to run the action has not"
+
+
+def test_it_breaks_when_a_process_dies_that_has_it(barrier_of, other):
+    barrier = barrier_of(3)
+    other.remote(barrier)
+    waits = waiting(barrier, 1)
+    other.die()
+
+    assert waits()[0] is Verdict.BROKEN
+
+
+def test_but_not_when_it_ends_normally_or_has_let_go_of_it(barrier_of, other, third):
+    barrier = barrier_of(2)
+    other.remote(barrier)
+    last = third.remote(barrier)
+    last.drop(0)
+    until(lambda: len(barrier._references.peers(0)) == 1)
+    other.close()
+    third.die()
+    until(lambda: not barrier._references.peers(0))
+
+    assert barrier.state() == (False, 0)

@@ -1,0 +1,28 @@
+"""An event at its owner."""
+
+from objects_world import in_thread
+from transport_world import until
+
+
+def test_threads_wait_until_it_is_set(event):
+    assert not event.wait(0)
+    assert not event.wait(-1)
+    assert not event.wait(0.01)
+    waits = in_thread(lambda: event.wait(20))
+    until(lambda: event._flag.waiting)
+    event.set()
+
+    assert waits()
+    assert event.is_set()
+    event.clear()
+    assert not event.is_set()
+
+
+def test_another_process_is_told_by_a_thread_here(event, other):
+    theirs = other.remote(event)
+    waits = in_thread(lambda: theirs.wait(20))
+    until(lambda: event._flag.waiting)
+    event.set()
+    event.clear()
+
+    assert waits(), "it was set while it waited"

@@ -1,0 +1,279 @@
+"""Conditions, events and barriers between processes as users see them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+import fiber
+from fiber.exceptions import PeerLostError
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 30
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def finish(*children):
+    for child in children:
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+# what children do
+
+
+def wait_once(condition, asleep, results, timeout=None):
+    with condition:
+        asleep.release()
+        results.put(condition.wait(timeout))
+
+
+def wait_nested(condition, asleep, results):
+    with condition, condition:
+        asleep.release()
+        results.put((condition.wait(), repr(condition)))
+
+
+def ping_pong(condition, turn, mine, times):
+    for _ in range(times):
+        with condition:
+            assert condition.wait_for(lambda: peek(turn) == mine, PATIENCE)
+            turn.get()
+            turn.put(1 - mine)
+            condition.notify_all()
+
+
+def peek(queue):
+    value = queue.get()
+    queue.put(value)
+    return value
+
+
+def lend(results, go_on):
+    """Make a lock, and a condition with another's lock."""
+    results.put(fiber.RLock())
+    go_on.acquire()
+
+
+def wait_for_event(event, results, timeout=None):
+    results.put(event.wait(timeout))
+
+
+def meet(barrier, results, rounds):
+    for _ in range(rounds):
+        results.put(barrier.wait(PATIENCE))
+
+
+def meet_or_break(barrier, results):
+    try:
+        results.put(barrier.wait())
+    except threading.BrokenBarrierError as error:
+        results.put(type(error).__name__)
+
+
+# -- conditions
+
+
+@pytest.mark.parametrize("make", [fiber.RLock, fiber.Lock])
+def test_processes_and_threads_are_woken_one_by_one_and_all_at_once(make):
+    condition, asleep, results = fiber.Condition(make()), fiber.Semaphore(0), fiber.Queue()
+    children = [start(wait_once, condition, asleep, results) for _ in range(3)]
+    thread = threading.Thread(target=wait_once, args=(condition, asleep, results))
+    thread.start()
+    for _ in range(4):
+        asleep.acquire()
+    with condition:
+        assert repr(condition).endswith(", 4)>")
+        condition.notify()
+    assert results.get() is True
+    with condition:
+        assert results.empty()
+        condition.notify(2)
+    assert [results.get(), results.get()] == [True, True]
+    with condition:
+        assert results.empty()
+        condition.notify_all()
+        condition.notify_all()
+    assert results.get() is True
+    thread.join()
+    finish(*children)
+
+
+def test_a_nested_lock_is_released_altogether_and_taken_as_often_again():
+    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
+    child = start(wait_nested, condition, asleep, results)
+    asleep.acquire()
+    with condition:
+        condition.notify()
+    woken, described = results.get()
+    finish(child)
+
+    assert woken
+    assert described == "<Condition(<RLock(Process-1, 2)>, 0)>".replace("Process-1", child.name)
+
+
+def test_two_processes_take_turns():
+    condition, turn = fiber.Condition(), fiber.SimpleQueue()
+    turn.put(0)
+    child = start(ping_pong, condition, turn, 1, 30)
+    ping_pong(condition, turn, 0, 30)
+    finish(child)
+
+
+@pytest.mark.parametrize("mine", [True, False], ids=["condition here", "condition there"])
+def test_its_lock_may_live_in_another_process(mine):
+    results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
+    lender = start(lend, results, go_on)
+    lock = results.get()
+    condition, turn = fiber.Condition(lock), fiber.SimpleQueue()
+    turn.put(0)
+    child = start(ping_pong, condition, turn, 1, 20)
+    ping_pong(condition, turn, 0, 20)
+    finish(child)
+    with condition:
+        assert not condition.wait(0.01)
+    go_on.release()
+    finish(lender)
+
+
+def test_it_is_waited_for_no_longer_than_asked():
+    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
+    child = start(wait_once, condition, asleep, results, 0.02)
+    assert results.get() is False
+    finish(child)
+    with condition:
+        assert condition.wait(0) is False
+        assert condition.wait(-1) is False
+        assert condition.wait_for(list, 0.01) == []
+        assert condition.wait_for(lambda: "yes", 0) == "yes"
+
+
+def test_misuse_is_the_stdlibs_error():
+    for module in (multiprocessing, fiber):
+        condition = module.Condition()
+        with pytest.raises(AssertionError, match=r"must acquire\(\) condition before using wait"):
+            condition.wait()
+        with pytest.raises(AssertionError, match="lock is not owned"):
+            condition.notify()
+        with pytest.raises(AssertionError, match="not owned by thread"):
+            condition.release()
+    with pytest.raises(TypeError, match="a condition needs a Lock or RLock of fiber"):
+        fiber.Condition(multiprocessing.Lock())
+
+
+# -- events
+
+
+def test_an_event_is_seen_by_all():
+    event, results = fiber.Event(), fiber.Queue()
+    children = [start(wait_for_event, event, results) for _ in range(2)]
+    children.append(start(event.set))
+    assert event.wait(PATIENCE)
+    assert [results.get(), results.get()] == [True, True]
+    finish(*children)
+    assert event.is_set()
+    assert repr(event).endswith(" set>")
+    event.clear()
+    finish(start(wait_for_event, event, results, 0.01))
+
+    assert results.get() is False
+    assert repr(event).endswith(" unset>")
+
+
+# -- barriers
+
+
+def test_a_barrier_opens_when_all_are_there():
+    barrier, results = fiber.Barrier(3), fiber.Queue()
+    children = [start(meet, barrier, results, 5) for _ in range(2)]
+    places = [barrier.wait() for _ in range(5)]
+    finish(*children)
+    places += [results.get() for _ in range(10)]
+
+    assert sorted(places) == [0] * 5 + [1] * 5 + [2] * 5
+    assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
+
+
+def test_its_action_is_run_once_a_round_by_whoever_comes_last():
+    ran, results = fiber.Queue(), fiber.Queue()
+    barrier = fiber.Barrier(2, lambda: ran.put("ran"))
+    child = start(meet, barrier, results, 4)
+    meet(barrier, results, 4)
+    finish(child)
+
+    assert [ran.get() for _ in range(4)] == ["ran"] * 4
+    assert ran.empty()
+
+
+def fail():
+    raise ZeroDivisionError
+
+
+def test_a_failing_action_breaks_it():
+    barrier, results = fiber.Barrier(2, fail), fiber.Queue()
+    child = start(meet_or_break, barrier, results)
+    while not barrier.n_waiting:
+        time.sleep(0.005)
+    with pytest.raises(ZeroDivisionError):
+        barrier.wait()
+    assert results.get() == "BrokenBarrierError"
+    finish(child)
+
+    assert barrier.broken
+    assert repr(barrier).endswith(": broken>")
+
+
+@pytest.mark.parametrize("end", ["abort", "reset", "timeout"])
+def test_those_who_wait_hear_that_it_broke(end):
+    barrier, results = fiber.Barrier(3), fiber.Queue()
+    child = start(meet_or_break, barrier, results)
+    while not barrier.n_waiting:
+        time.sleep(0.005)
+    assert repr(barrier).endswith(": waiters=1/3>")
+    if end == "timeout":
+        with pytest.raises(threading.BrokenBarrierError):
+            barrier.wait(0.01)
+    else:
+        getattr(barrier, end)()
+    assert results.get() == "BrokenBarrierError"
+    finish(child)
+
+    assert barrier.broken == (end != "reset")
+    barrier.reset()
+    assert not barrier.broken
+
+
+def test_its_own_timeout_is_that_of_a_wait_without_one():
+    barrier = fiber.Barrier(2, timeout=0.01)
+
+    with pytest.raises(threading.BrokenBarrierError):
+        barrier.wait()
+    with pytest.raises(ValueError, match="parties must be > 0"):
+        fiber.Barrier(0)
+
+
+def hand_over(results):
+    results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2)))
+
+
+def test_whoever_uses_what_has_gone_with_its_owner_is_told():
+    results = fiber.SimpleQueue()
+    child = start(hand_over, results)
+    event, condition, barrier = results.get()
+    finish(child)
+
+    for use in (event.wait, event.set, barrier.wait, barrier.abort, condition.acquire):
+        with pytest.raises(PeerLostError, match="lives in"):
+            use()
+    assert repr(condition) == "<Condition(<RLock(unknown, unknown)>, unknown)>"
+    assert repr(barrier).endswith(": unknown>")
+    assert repr(event).endswith(" unknown>")
