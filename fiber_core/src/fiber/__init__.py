@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from fiber.process import Process, active_children, current_process, parent_process
     from fiber.queues import JoinableQueue, Queue, SimpleQueue
     from fiber.runtime import init
-    from fiber.synchronize import BoundedSemaphore, Lock, RLock, Semaphore
+    from fiber.sharedctypes import Array, RawArray, RawValue, Value
+    from fiber.synchronize import (
+        Barrier,
+        BoundedSemaphore,
+        Condition,
+        Event,
+        Lock,
+        RLock,
+        Semaphore,
+    )
 
     freeze_support = _context.freeze_support
     get_all_start_methods = _context.get_all_start_methods
@@ -46,8 +55,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AuthenticationError": "multiprocessing",
+    "Barrier": "fiber.synchronize",
     "BoundedSemaphore": "fiber.synchronize",
     "BufferTooShort": "multiprocessing",
+    "Condition": "fiber.synchronize",
+    "Event": "fiber.synchronize",
     "Executor": "fiber.executor",
     "FiberError": "fiber.exceptions",
     "JoinableQueue": "fiber.queues",
@@ -74,6 +86,10 @@ _HOMES = {
 
 # what the stdlib's package has as methods of its default context
 _METHODS = {
+    "Array",
+    "RawArray",
+    "RawValue",
+    "Value",
     "allow_connection_pickling",
     "freeze_support",
     "get_all_start_methods",
@@ -88,9 +104,13 @@ _METHODS = {
 }
 
 __all__ = [
+    "Array",
     "AuthenticationError",
+    "Barrier",
     "BoundedSemaphore",
     "BufferTooShort",
+    "Condition",
+    "Event",
     "Executor",
     "FiberError",
     "JoinableQueue",
@@ -102,9 +122,12 @@ __all__ = [
     "ProcessError",
     "Queue",
     "RLock",
+    "RawArray",
+    "RawValue",
     "Semaphore",
     "SimpleQueue",
     "TimeoutError",
+    "Value",
     "WorkerCrashedError",
     "__version__",
     "active_children",

@@ -1,0 +1,1 @@
+"""Memory that processes share: mapped by those on the maker's host, read by messages elsewhere."""

@@ -1,0 +1,106 @@
+"""ctypes instances over blocks of memory, which are pickled by reference.
+
+A type's reducer is registered with :mod:`copyreg` when the first instance over a block is made,
+because every way in which an object becomes bytes here and in users' code goes by that table: the C
+pickler, which is the quick way, cloudpickle, and a ``pickle.dumps`` of the user's. Instances of the
+type that are over no block are pickled as before. ``copy.copy`` uses the table as well; it gets an
+instance with memory of its own, as it always did.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fiber.objects.memory.handle import Hold
+
+#: a ctypes class; the stubs have no public name for what all of them are
+CType: TypeAlias = Any
+
+# where an instance keeps what holds its block
+_HOLD = "_fiber_hold"
+# what pickled a type before, by type; None: its own way
+_before: dict[CType, Callable[[Any], Any] | None] = {}
+
+
+def new(ctype: CType) -> Any:
+    """A new instance over shared memory, all zeros.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    return over(ctype, Hold.of_size(ctypes.sizeof(ctype)))
+
+
+def over(ctype: CType, hold: Hold) -> Any:
+    """The instance over a block, or what stands for it where the block is not mapped.
+
+    Raises:
+        TypeError: the type has another size here than where the block was made.
+    """
+    if ctypes.sizeof(ctype) != hold.size:
+        msg = (
+            f"{ctype.__name__} has {ctypes.sizeof(ctype)} bytes here and {hold.size} in process "
+            f"{hold.maker}, which shares one; use a type of the same size everywhere"
+        )
+        raise TypeError(msg)
+    register(ctype)
+    hold.is_used = True
+    if hold.view is None:
+        from fiber.objects.memory.distant import distant
+
+        return distant(ctype, hold)
+    instance = ctype.from_buffer(hold.view)
+    # as long as the instance or anything that shares its memory lives
+    vars(instance)[_HOLD] = hold
+    return instance
+
+
+def hold_of(instance: Any) -> Hold | None:
+    """What holds the block that an instance is over; None where it is over none."""
+    found: Hold | None = getattr(instance, "__dict__", {}).get(_HOLD)
+    return found
+
+
+# -- pickling
+
+
+def register(ctype: CType) -> None:
+    """Have instances of a type pickled by reference where they are over a block."""
+    if ctype not in _before:
+        _before[ctype] = copyreg.dispatch_table.get(ctype)
+        copyreg.pickle(ctype, reduce)
+
+
+def reduce(instance: Any) -> Any:
+    """How an instance of a registered type is pickled."""
+    hold = hold_of(instance)
+    if hold is not None:
+        return rebuild, (spell(type(instance)), hold)
+    before = _before.get(type(instance))
+    return instance.__reduce_ex__(4) if before is None else before(instance)
+
+
+def rebuild(spelled: Any, hold: Hold) -> Any:
+    """The instance of a pickle, or a copy for :mod:`copy`."""
+    ctype = read(spelled)
+    if not hold.is_used:
+        return over(ctype, hold)
+    return ctype.from_buffer_copy(hold.read(0, hold.size))
+
+
+def spell(ctype: CType) -> Any:
+    """A type as it is pickled: array types have no name that they could be found by."""
+    if issubclass(ctype, ctypes.Array) and ctype is ctype._type_ * ctype._length_:
+        return spell(ctype._type_), ctype._length_
+    return ctype
+
+
+def read(spelled: Any) -> CType:
+    """The type of what :func:`spell` made."""
+    if isinstance(spelled, tuple):
+        element, length = spelled
+        return read(element) * length
+    return spelled

@@ -1,0 +1,245 @@
+"""ctypes objects in memory that processes share, alone or with a lock.
+
+On the host of the process that makes one it is an instance of its ctypes class, over memory that
+all processes there map. Elsewhere something with the same API stands for it, which reads and writes
+by messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from multiprocessing import sharedctypes as _stdlib
+from typing import Any
+
+from fiber.objects.memory import instances, layout
+from fiber.objects.memory.distant import local, type_of
+
+__all__ = ["Array", "RawArray", "RawValue", "Value", "copy", "synchronized"]
+
+#: the ctypes class of each typecode, those of the running Python
+typecode_to_type: dict[str, Any] = dict(vars(_stdlib)["typecode_to_type"])
+
+
+def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdlib's name
+    """A ctypes object in shared memory.
+
+    Args:
+        typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
+        args: for the class; zeros if omitted.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    instance = instances.new(typecode_to_type.get(typecode_or_type, typecode_or_type))
+    instance.__init__(*args)
+    return instance
+
+
+def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N802
+    """A ctypes array in shared memory.
+
+    Args:
+        typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
+        size_or_initializer: its length, all zeros then; or what is in it.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    element = typecode_to_type.get(typecode_or_type, typecode_or_type)
+    if isinstance(size_or_initializer, int):
+        return instances.new(element * size_or_initializer)
+    instance = instances.new(element * len(size_or_initializer))
+    instance.__init__(*size_or_initializer)
+    return instance
+
+
+def Value(  # noqa: N802
+    typecode_or_type: Any, *args: Any, lock: Any = True, ctx: Any = None
+) -> Any:
+    """A ctypes object in shared memory, with a lock around each use.
+
+    Args:
+        typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
+        args: for the class; zeros if omitted.
+        lock: the lock; True for an ``RLock`` of its own, False for none.
+        ctx: the context that makes the lock.
+
+    Raises:
+        AttributeError: the lock is none.
+        OSError: there is no room for it.
+    """
+    return _with_lock(RawValue(typecode_or_type, *args), lock, ctx)
+
+
+def Array(  # noqa: N802
+    typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True, ctx: Any = None
+) -> Any:
+    """A ctypes array in shared memory, with a lock around each use.
+
+    Args:
+        typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
+        size_or_initializer: its length, all zeros then; or what is in it.
+        lock: the lock; True for an ``RLock`` of its own, False for none.
+        ctx: the context that makes the lock.
+
+    Raises:
+        AttributeError: the lock is none.
+        OSError: there is no room for it.
+    """
+    return _with_lock(RawArray(typecode_or_type, size_or_initializer), lock, ctx)
+
+
+def _with_lock(instance: Any, lock: Any, ctx: Any) -> Any:
+    if lock is False:
+        return instance
+    if lock is True or lock is None:
+        lock = _context(ctx).RLock()
+    if not hasattr(lock, "acquire"):
+        msg = f"{lock!r} has no method 'acquire'"
+        raise AttributeError(msg)
+    return synchronized(instance, lock, ctx=ctx)
+
+
+def copy(obj: Any) -> Any:
+    """A copy of a ctypes object, or of what stands for one, in shared memory of this process.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    source = local(obj)
+    made = instances.new(type(source))
+    ctypes.memmove(ctypes.addressof(made), ctypes.addressof(source), ctypes.sizeof(source))
+    return made
+
+
+def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
+    """A ctypes object with a lock around each use.
+
+    Args:
+        obj: the object.
+        lock: the lock; None for an ``RLock`` of its own.
+        ctx: the context that makes that.
+    """
+    assert not isinstance(obj, _stdlib.SynchronizedBase), "object already synchronized"
+    ctype = type_of(obj)
+    if layout.is_simple(ctype):
+        return Synchronized(obj, lock, ctx)
+    if issubclass(ctype, ctypes.Array):
+        if ctype._type_ is ctypes.c_char:
+            return SynchronizedString(obj, lock, ctx)
+        return SynchronizedArray(obj, lock, ctx)
+    found = class_cache.get(ctype)
+    if found is None:
+        properties = {name: make_property(name) for name in layout.fields(ctype)}
+        name = f"Synchronized{ctype.__name__}"
+        found = class_cache[ctype] = type(name, (SynchronizedBase,), properties)
+    return found(obj, lock, ctx)
+
+
+def _context(ctx: Any) -> Any:
+    if ctx is not None:
+        return ctx
+    from fiber.context import _default_context
+
+    return _default_context.get_context()
+
+
+get_context = _context
+
+
+def reduce_ctype(obj: Any) -> Any:
+    """How a ctypes object is pickled: by reference where its memory is shared."""
+    return instances.reduce(obj)
+
+
+rebuild_ctype = instances.rebuild
+
+# -- with a lock
+
+prop_cache: dict[str, property] = {}
+class_cache: weakref.WeakKeyDictionary[Any, type[Any]] = weakref.WeakKeyDictionary()
+
+
+def make_property(name: str) -> property:
+    """A property for an attribute of the ctypes object, with the lock around each use."""
+    found = prop_cache.get(name)
+    if found is None:
+
+        def read(self: SynchronizedBase) -> Any:
+            self.acquire()
+            try:
+                return getattr(self._obj, name)
+            finally:
+                self.release()
+
+        def write(self: SynchronizedBase, value: Any) -> None:
+            self.acquire()
+            try:
+                setattr(self._obj, name, value)
+            finally:
+                self.release()
+
+        found = prop_cache[name] = property(read, write)
+    return found
+
+
+class SynchronizedBase(_stdlib.SynchronizedBase):  # type: ignore[type-arg] # the running Python has no argument for it
+    """A ctypes object and its lock."""
+
+    _obj: Any
+    _lock: Any
+
+    def __init__(self, obj: Any, lock: Any = None, ctx: Any = None) -> None:
+        self._obj = obj
+        self._lock = lock or _context(ctx).RLock()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+
+    def __enter__(self) -> Any:
+        return self._lock.__enter__()
+
+    def __exit__(self, *args: object) -> Any:
+        return self._lock.__exit__(*args)
+
+    def __reduce__(self) -> Any:
+        return synchronized, (self._obj, self._lock)
+
+    def get_obj(self) -> Any:
+        """The ctypes object; on another host what stands for it."""
+        return self._obj
+
+    def get_lock(self) -> Any:
+        """The lock."""
+        return self._lock
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} wrapper for {self._obj}>"
+
+
+class Synchronized(SynchronizedBase, _stdlib.Synchronized):  # type: ignore[type-arg] # as above
+    """A number or the like, and its lock."""
+
+    value: Any = make_property("value")
+
+
+class SynchronizedArray(SynchronizedBase, _stdlib.SynchronizedArray):  # type: ignore[type-arg] # as above
+    """An array and its lock."""
+
+    def __len__(self) -> int:
+        return len(self._obj)
+
+    def __getitem__(self, i: Any) -> Any:
+        with self:
+            return self._obj[i]
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        with self:
+            self._obj[i] = value
+
+
+class SynchronizedString(SynchronizedArray, _stdlib.SynchronizedString):
+    """An array of bytes and its lock."""
+
+    value: Any = make_property("value")
+    raw: Any = make_property("raw")

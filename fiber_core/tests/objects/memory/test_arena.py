@@ -1,0 +1,118 @@
+"""A stretch of memory that others map."""
+
+import errno
+import os
+import stat
+
+import attrs
+import pytest
+
+from fiber.objects.memory import arena
+from fiber.objects.memory.arena import HEAD, Arena, map_arena
+
+
+@pytest.fixture(params=["without a name", "a file"])
+def made(request, tmp_path, monkeypatch):
+    """Arenas of both kinds, made by ``made(size)``."""
+    if request.param == "a file":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    elif not hasattr(os, "memfd_create"):
+        pytest.skip("this system has no memory without a name")
+    arenas = []
+
+    def make(size):
+        arenas.append(Arena(size, lambda: tmp_path, "maker"))
+        return arenas[-1]
+
+    yield make
+    for one in arenas:
+        one.close()
+
+
+def elsewhere(place, folder):
+    """An arena as a process maps it that did not make it."""
+    arena._mapped.pop(place.mark, None)
+    return map_arena(place, lambda: folder)
+
+
+def test_what_one_writes_others_read(made, tmp_path):
+    mine = made(1000)
+    theirs = elsewhere(mine.place, tmp_path)
+    assert theirs is not mine.memory
+
+    mine.memory[HEAD : HEAD + 3] = b"abc"
+    assert theirs[HEAD : HEAD + 3] == b"abc"
+    theirs[mine.size - 1] = 7
+    assert mine.memory[mine.size - 1] == 7
+
+
+def test_a_process_maps_it_once(made, tmp_path):
+    mine = made(10)
+    assert map_arena(mine.place, lambda: tmp_path) is mine.memory
+    theirs = elsewhere(mine.place, tmp_path)
+    assert map_arena(mine.place, lambda: tmp_path) is theirs
+
+
+def test_nobody_maps_one_that_is_closed_but_who_has_it_goes_on(made, tmp_path):
+    mine = made(10)
+    theirs = elsewhere(mine.place, tmp_path)
+    mine.close()
+    mine.close()
+    assert elsewhere(mine.place, tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    mine.memory[HEAD] = 1
+    assert theirs[HEAD] == 1
+
+
+def test_what_is_not_it_is_not_mapped(made, tmp_path):
+    place = made(10).place
+    for wrong in (
+        attrs.evolve(place, mark=bytes(16)),
+        attrs.evolve(place, size=place.size * 2),
+        attrs.evolve(place, name="fd:x"),
+        attrs.evolve(place, name="../etc/passwd"),
+        attrs.evolve(place, name="mmaker-999999"),
+        attrs.evolve(place, name="fd:999999"),
+        attrs.evolve(place, name="fd:0", pid=os.getpid()),
+    ):
+        assert elsewhere(wrong, tmp_path) is None
+
+
+def test_a_file_is_for_its_user_alone(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    mine = Arena(10, lambda: tmp_path, "maker")
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    # all of it is there, so that no use of it can fail for lack of room
+    assert path.stat().st_blocks * 512 >= mine.size
+    del mine
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_an_error_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match=f"no room for .* bytes of shared memory in {tmp_path}") as e:
+        Arena(10, lambda: tmp_path, "maker")
+    assert e.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_the_machine_has_is_an_error_that_says_so(tmp_path):
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("this system has no memory without a name")
+    with pytest.raises(OSError, match=r"no room for .* bytes of shared memory in memory"):
+        Arena(2**50, lambda: tmp_path, "maker")
+
+
+def test_where_pages_cannot_be_asked_for_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    mine = Arena(3 * 2**20, lambda: tmp_path, "maker")
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_blocks * 512 >= mine.size
+    mine.close()
