@@ -53,6 +53,29 @@ def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, ot
         take(theirs)
 
 
+def test_of_an_owner_that_cannot_be_reached_nothing_is_left(owner, other):
+    addresses = [owner.queue().address for _ in range(3)]
+    owner.die()
+    for address in addresses:
+        # each is one more try to reach it
+        other.store.take(address, 0, 0).drop(0)
+
+    until(lambda: not other.store._remotes and not other.store._owners)
+
+
+def test_those_who_wait_hear_of_a_loss_that_another_thread_finds_first(owner, other, monkeypatch):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    got = in_thread(lambda: take(theirs))
+    until(lambda: mine.lanes[0]._waiting)
+    # as where the handler thread has not come to it yet
+    monkeypatch.setattr(type(theirs.owner), "is_lost", property(lambda owner: not owner._failed))
+    other.store.take(mine.address, 0, 0)
+
+    with pytest.raises(PeerLostError):
+        got()
+
+
 def test_a_normal_end_waits_until_readers_elsewhere_have_what_is_there(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)

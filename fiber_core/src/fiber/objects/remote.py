@@ -69,6 +69,11 @@ class Remote:
         return self._address
 
     @property
+    def owner(self) -> Owner:
+        """The connection to its owner."""
+        return self._owner
+
+    @property
     def is_near(self) -> bool:
         """True where its owner runs on this host."""
         return self._owner.is_near

@@ -222,9 +222,21 @@ class Store:
         owner = self._owners.get(ident)
         if owner is None or owner.is_lost:
             if owner is not None:
-                owner.retire()
+                # perhaps before the handler thread has noted its loss
+                self.call_soon(functools.partial(self._fail, owner, self._part_with(owner)))
             owner = self._owners[ident] = Owner(self, ident, urls)
         return owner
+
+    def _part_with(self, owner: Owner) -> list[Remote]:
+        """The objects of a lost owner, which are found no more."""
+        keys = [key for key, remote in self._remotes.items() if remote.owner is owner]
+        return [self._remotes.pop(key) for key in keys]
+
+    @staticmethod
+    def _fail(owner: Owner, lost: list[Remote]) -> None:
+        for remote in lost:
+            remote.fail(owner.lost(remote.shape.name))
+        owner.retire()
 
     def forget_remote(self, remote: Remote) -> None:
         """An object of another process has no handle here any more."""
@@ -259,11 +271,8 @@ class Store:
             if self._owners.get(owner.ident) is not owner:
                 return
             del self._owners[owner.ident]
-            keys = [key for key in self._remotes if key[0] == owner.ident]
-            lost = [self._remotes.pop(key) for key in keys]
-        for remote in lost:
-            remote.fail(owner.lost(remote.shape.name))
-        owner.retire()
+            lost = self._part_with(owner)
+        self._fail(owner, lost)
 
     def void_all(self, tickets: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
         """References in an item that nobody will load."""
