@@ -69,3 +69,5 @@ class Callbacks:
                         (type(error), error, error.__traceback__, threading.current_thread())
                     )
                 )
+            # while the next one is waited for, nothing of the last one is kept alive
+            del action

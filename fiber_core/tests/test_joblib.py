@@ -1,0 +1,224 @@
+"""The backend for joblib: results, errors, batches, nesting, generators and worker deaths."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import fiber
+from fiber.exceptions import WorkerCrashedError
+from pool_tasks import fail_at, nap, note, pid, same
+from require import need_module
+
+try:
+    import joblib
+except ImportError:
+    # tests skip, or fail where it is required
+    joblib = None
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+
+def square(x):
+    return x * x
+
+
+def backend_inside():
+    backend, _ = joblib.parallel.get_active_backend()
+    return type(backend).__name__, joblib.effective_n_jobs(2)
+
+
+def nested(n):
+    names = joblib.Parallel(n_jobs=2)(joblib.delayed(backend_inside)() for _ in range(2))
+    inside, here = names[0], backend_inside()
+    squares = joblib.Parallel(n_jobs=2)(joblib.delayed(square)(x) for x in range(n))
+    return here, inside, squares, pid()
+
+
+def threads_allowed():
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+def die_at(x, bad):
+    if x == bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    return x
+
+
+def die_once(path, x):
+    if x == 3 and not Path(path).exists():
+        open(path, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    need_module("joblib")
+    from fiber.joblib import register
+
+    register()
+    yield
+    # the last Parallel of a test may be part of a cycle with its exception
+    gc.collect()
+
+
+@pytest.fixture
+def in_fiber():
+    with joblib.parallel_config(backend="fiber", n_jobs=2):
+        yield
+
+
+def run(function, *iterables, **options):
+    return joblib.Parallel(**options)(
+        joblib.delayed(function)(*x) for x in zip(*iterables, strict=True)
+    )
+
+
+class TestResults:
+    def test_they_come_in_order(self, in_fiber):
+        assert run(square, range(500)) == [x * x for x in range(500)]
+
+    def test_they_come_from_other_processes(self, in_fiber):
+        found = set(run(pid, range(20)))
+        assert os.getpid() not in found
+
+    def test_lambdas_and_closures_are_tasks(self, in_fiber):
+        offset = 10
+        assert run(lambda x: x + offset, range(3)) == [10, 11, 12]
+
+    def test_nothing_to_do_is_an_empty_list(self, in_fiber):
+        assert run(square, []) == []
+
+    @pytest.mark.parametrize("batch_size", [1, 7, "auto"])
+    def test_batches_of_any_size_do_the_same(self, in_fiber, batch_size):
+        assert run(square, range(50), batch_size=batch_size) == [x * x for x in range(50)]
+
+    def test_a_generator_yields_them_as_they_are_asked_for(self, in_fiber):
+        results = run(square, range(50), return_as="generator")
+        assert next(results) == 0
+        assert list(results) == [x * x for x in range(1, 50)]
+
+    def test_an_unordered_generator_yields_all_of_them(self, in_fiber):
+        found = sorted(run(square, range(50), return_as="generator_unordered"))
+        assert found == [x * x for x in range(50)]
+
+    def test_a_generator_may_be_left_early(self, in_fiber):
+        results = run(nap, [0.01] * 50, return_as="generator")
+        assert next(results) == 0.01
+        with pytest.warns(UserWarning, match="have been cancelled"):
+            results.close()
+        assert run(square, range(3)) == [0, 1, 4]
+
+
+class TestWorkers:
+    @pytest.mark.parametrize("n_jobs", [None, -1])
+    def test_without_a_number_there_are_as_many_as_the_backend_has_cpus(self, n_jobs):
+        with joblib.parallel_config(backend="fiber", n_jobs=n_jobs):
+            assert joblib.effective_n_jobs() == fiber.cpu_count()
+
+    def test_numbers_below_zero_leave_some_cpus_free(self, monkeypatch):
+        monkeypatch.setattr(fiber.joblib, "cpu_count", lambda: 8)
+        backend = fiber.joblib.FiberBackend()
+        assert [backend.effective_n_jobs(n) for n in (-1, -2, -20, 3, None)] == [8, 7, 1, 3, 1]
+        with pytest.raises(ValueError, match="no meaning"):
+            backend.effective_n_jobs(0)
+
+    def test_one_job_stays_here(self):
+        with joblib.parallel_config(backend="fiber", n_jobs=1):
+            assert set(run(pid, range(3))) == {os.getpid()}
+
+    def test_they_stay_from_one_call_to_the_next(self, in_fiber):
+        first = set(run(pid, range(20))) | set(run(pid, range(20)))
+        assert len(first | set(run(pid, range(20)))) <= 2
+
+    def test_they_end_with_the_context(self):
+        before = set(fiber.active_children())
+        with joblib.parallel_config(backend="fiber", n_jobs=2):
+            run(pid, range(4))
+        deadline = time.monotonic() + 20
+        while set(fiber.active_children()) - before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def test_a_parallel_used_as_a_context_keeps_them(self, in_fiber):
+        with joblib.Parallel() as parallel:
+            for _ in range(3):
+                assert parallel(joblib.delayed(square)(x) for x in range(5)) == [0, 1, 4, 9, 16]
+
+    def test_numerical_libraries_get_so_many_threads(self):
+        with joblib.parallel_config(backend="fiber", n_jobs=2, inner_max_num_threads=3):
+            found = joblib.Parallel()(joblib.delayed(threads_allowed)() for _ in range(4))
+        assert set(found) == {"3"}
+
+    def test_parallel_calls_inside_a_task_are_threads_and_then_sequential(self, in_fiber):
+        (here, inside, squares, worker), *_ = run(nested, [4, 4])
+        assert here[0] == "ThreadingBackend"
+        assert inside[0] == "SequentialBackend"
+        assert squares == [0, 1, 4, 9]
+        assert worker != os.getpid()
+
+    def test_options_of_the_executor_may_be_given(self, tmp_path):
+        with (
+            joblib.parallel_config(backend="fiber", n_jobs=2, error_handling=False),
+            pytest.raises(WorkerCrashedError, match="must not run twice"),
+        ):
+            run(die_once, [str(tmp_path / "flag")] * 5, range(5), batch_size=1)
+
+
+class TestErrors:
+    def test_the_exception_of_a_task_is_raised(self, in_fiber):
+        with pytest.raises(ValueError, match="bad 3"):
+            run(fail_at, range(20), [3] * 20)
+
+    def test_what_follows_works(self, in_fiber):
+        with pytest.raises(ValueError, match="bad 3"):
+            run(fail_at, range(20), [3] * 20)
+        assert run(square, range(5)) == [0, 1, 4, 9, 16]
+
+    def test_a_parallel_used_as_a_context_works_after_an_error(self, in_fiber):
+        with joblib.Parallel() as parallel:
+            with pytest.raises(ValueError, match="bad 3"):
+                parallel(joblib.delayed(fail_at)(x, 3) for x in range(20))
+            assert parallel(joblib.delayed(square)(x) for x in range(3)) == [0, 1, 4]
+
+    def test_an_error_ends_the_others_soon(self, in_fiber, tmp_path):
+        told = tmp_path / "told"
+        calls = [joblib.delayed(fail_at)(3, 3), joblib.delayed(nap)(60)]
+        calls += [joblib.delayed(note)(str(told), n) for n in range(20)]
+        with pytest.raises(ValueError, match="bad 3"):
+            joblib.Parallel(batch_size=1, pre_dispatch="all")(calls)
+
+    def test_a_timeout_is_an_error(self, in_fiber):
+        with pytest.raises(multiprocessing.TimeoutError):
+            run(nap, [60, 60], timeout=0.3)
+
+    def test_a_killed_workers_tasks_run_again(self, in_fiber, tmp_path):
+        flag = str(tmp_path / "flag")
+        assert run(die_once, [flag] * 10, range(10)) == list(range(10))
+
+    def test_a_task_that_always_kills_its_worker_is_an_error(self, in_fiber):
+        with pytest.raises(WorkerCrashedError, match="given up"):
+            run(die_at, range(6), [4] * 6, batch_size=1)
+
+    def test_threads_may_call_at_once(self, in_fiber):
+        results = []
+
+        def work():
+            with joblib.parallel_config(backend="fiber", n_jobs=2):
+                results.append(run(same, range(30)))
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        assert results == [list(range(30))] * 2
