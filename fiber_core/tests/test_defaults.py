@@ -1,5 +1,7 @@
 """The core's own answers to its hooks are given last."""
 
+import sys
+
 import pytest
 
 from fiber.defaults import fiber_listen_address
@@ -7,6 +9,7 @@ from fiber.hookspecs import hookimpl
 from fiber.model import Interface, ListenAddress, Peers
 from fiber.plugins import load_plugins
 
+HERE = "unix" if sys.platform == "linux" else "ipc"
 LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
 LOOPBACK6 = Interface(name="lo", address="::1", is_loopback=True)
 FIRST = Interface(name="a", address="10.0.0.7")
@@ -24,7 +27,7 @@ def peers(same_host):
 def test_peers_of_the_same_host_meet_at_a_socket_file():
     answer = fiber_listen_address(peers=peers(True), interfaces=[FIRST])
 
-    assert answer == ListenAddress(bind_url="ipc:///run/fiber/0123abcd/m.sock")
+    assert answer == ListenAddress(bind_url=f"{HERE}:///run/fiber/0123abcd/m.sock")
 
 
 @pytest.mark.parametrize(

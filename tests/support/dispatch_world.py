@@ -216,6 +216,8 @@ class FakeLink:
     def __init__(self) -> None:
         self.fd, self._end = os.pipe()
         self.end_fd, self._never = os.pipe()
+        self.fds = (self.fd, self.end_fd)
+        self.buffered = False
         self.lost = False
         self.sent: queue.Queue[Message] = queue.Queue()
         self._coming: list[Message] = []

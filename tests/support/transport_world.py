@@ -8,6 +8,7 @@ import itertools
 import logging
 import queue
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,13 @@ from fiber.dispatch.master import Dispatcher
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.transport import wire
-from fiber.transport.dialling import DiallingSocket
 from fiber.transport.endpoint import Endpoint, Peer
 from fiber.transport.handshake import Dialler, Hello
 from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
+from fiber.transport.link import Link, socket_for
 from fiber.transport.nng import RawSocket
 from fiber.transport.reactor import Reactor
+from fiber.transport.unix_listening import UnixListening
 from fiber.transport.wire import Kind, Message
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Pool",
     "Stranger",
     "address",
+    "close_carriers",
     "echoes",
     "frame",
     "hello",
@@ -65,8 +67,8 @@ def hello(ident: str) -> Hello:
 
 def address(scheme: str, folder: Path) -> ListenAddress:
     """A fresh address of a scheme."""
-    if scheme == "ipc":
-        return ListenAddress(bind_url=f"ipc://{folder}/{next(_numbers)}")
+    if scheme in ("unix", "ipc"):
+        return ListenAddress(bind_url=f"{scheme}://{folder}/{next(_numbers)}")
     return ListenAddress(bind_url=f"{scheme}://127.0.0.1:0")
 
 
@@ -191,7 +193,7 @@ class Stranger:
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._socket = DiallingSocket(max_frame=64 * 2**20)
+        self._socket = socket_for(url, 64 * 2**20)
         try:
             self._socket.dial(url, credentials)
         except BaseException:
@@ -210,7 +212,7 @@ class Stranger:
             PeerLostError: it has cut us off.
         """
         poll = select.poll()
-        for fd in (self._socket.fd, self._socket.end_fd):
+        for fd in self._socket.fds:
             poll.register(fd, select.POLLIN)
         while True:
             lost = self._socket.lost
@@ -287,6 +289,16 @@ def outcome(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
         return box[0]
 
     return wait
+
+
+def close_carriers(listening: Listening) -> None:
+    """Close the sockets of an endpoint as the system does when its process is killed."""
+    for carrier in listening.endpoint._carriers.values():
+        if isinstance(carrier, UnixListening):
+            for line in list(carrier._lines.values()):
+                line.socket.shutdown(socket.SHUT_RDWR)
+        else:
+            carrier.close()
 
 
 def readable(fd: int, seconds: float = PATIENCE) -> bool:

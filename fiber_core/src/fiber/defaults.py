@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ def fiber_submit_job(backend: Backend, spec: JobSpec) -> Job:
 def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddress:
     """Listen on a socket file for peers of this host, else with TLS on the best interface."""
     if peers.same_host:
-        return ListenAddress(bind_url=f"ipc://{peers.directory}/{peers.name}.sock")
+        scheme = "unix" if sys.platform == "linux" else "ipc"
+        return ListenAddress(bind_url=f"{scheme}://{peers.directory}/{peers.name}.sock")
     usable = [interface for interface in interfaces if interface.is_up]
     # among equals the first one wins: the caller knows their order best
     best = min(usable, key=_rank).address if usable else _LOOPBACK

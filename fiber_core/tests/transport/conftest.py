@@ -24,17 +24,22 @@ def folder():
     shutil.rmtree(path)
 
 
-@pytest.fixture(params=["ipc", "tls+tcp"])
+@pytest.fixture(params=["unix", "ipc", "tls+tcp"])
 def scheme(request):
+    return request.param
+
+
+@pytest.fixture(params=["ipc", "tls+tcp"])
+def nng_scheme(request):
     return request.param
 
 
 @pytest.fixture
 def listen(folder):
-    """Opens endpoints, by default at ipc; all are closed in the end."""
+    """Opens endpoints, by default the way of one host; all are closed in the end."""
     opened = []
 
-    def listen(scheme="ipc", **options):
+    def listen(scheme="unix", **options):
         opened.append(Listening(scheme, folder, **options))
         return opened[-1]
 
@@ -50,8 +55,8 @@ def listening(scheme, listen):
 
 
 @pytest.fixture
-def pair(scheme, folder):
-    """Both ends of a connection, and the events of the listening one."""
+def pair(nng_scheme, folder):
+    """Both ends of a connection of nng's, and the events of the listening one."""
     run = Credentials.new().with_certificate()
     events = []
     opened = threading.Event()
@@ -65,7 +70,7 @@ def pair(scheme, folder):
     )
     theirs = DiallingSocket()
     try:
-        theirs.dial(ours.listen(address(scheme, folder).bind_url, run), run)
+        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run)
         assert opened.wait(PATIENCE)
         yield ours, theirs, events
     finally:

@@ -15,7 +15,7 @@ from fiber.transport.client import Client
 from fiber.transport.identity import Credentials
 from fiber.transport.reactor import Reactor
 from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Mailbox, hello, until
+from transport_world import PATIENCE, Mailbox, close_carriers, hello, until
 
 
 class CustomError(Exception):
@@ -282,7 +282,7 @@ class TestTheEnd:
         client = connect(listening)
         with listening.held():
             pending = [ask(client, "echo", number) for number in range(5)]
-            listening.endpoint._socket.close()
+            close_carriers(listening)
             errors = []
             for one in pending:
                 assert one.wait(PATIENCE)
@@ -366,7 +366,7 @@ class TestTheEnd:
         peer = listening.peer("client")
         with listening.held():
             pending = ask(client, "echo", 1)
-            listening.endpoint.transmit(peer._pipe, b"nonsense" * 8, [])
+            peer._carrier.send(peer._pipe, b"nonsense" * 8, [])
             assert pending.wait(PATIENCE)
         with pytest.raises(PeerLostError, match="frame begins with") as caught:
             pending.result()

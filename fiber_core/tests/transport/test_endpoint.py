@@ -112,7 +112,7 @@ class TestPeers:
 
     def test_what_one_sent_before_its_death_is_heard_before_its_death(self, listen, monkeypatch):
         """The news of an end may overtake as many frames as nng keeps."""
-        listening = listen()
+        listening = listen("ipc")
         heard, over = [], threading.Event()
 
         class Order:
@@ -128,20 +128,24 @@ class TestPeers:
         pipe = listening.peer()._pipe
         unread = deque((pipe, frame(Kind.CAST, target=2, number=n)) for n in range(BACKLOG))
         monkeypatch.setattr(
-            listening.endpoint._socket, "receive", lambda: unread.popleft() if unread else None
+            listening.endpoint._carriers["nng"]._socket,
+            "receive",
+            lambda: unread.popleft() if unread else None,
         )
-        listening.endpoint._socket.close_pipe(pipe)
+        listening.peer()._carrier.close_pipe(pipe)
         assert over.wait(PATIENCE)
         assert heard == [*range(BACKLOG), "lost"]
 
     def test_frames_of_a_pipe_that_is_gone_are_passed_over(self, listen, monkeypatch):
-        listening = listen()
+        listening = listen("ipc")
         mailbox = Mailbox()
         listening.endpoint.serve(2, mailbox)
         unread = deque([(12345, frame(Kind.HELLO)), (12345, frame(Kind.CAST, target=2))])
-        real = listening.endpoint._socket.receive
+        real = listening.endpoint._carriers["nng"]._socket.receive
         monkeypatch.setattr(
-            listening.endpoint._socket, "receive", lambda: unread.popleft() if unread else real()
+            listening.endpoint._carriers["nng"]._socket,
+            "receive",
+            lambda: unread.popleft() if unread else real(),
         )
         assert echoes(listening.link())
         assert not unread
@@ -224,7 +228,9 @@ class TestAddresses:
 
     def test_a_taken_address_is_said(self, listen):
         first = listen()
-        with pytest.raises(TransportError, match=f"cannot listen on {first.url}: address in use"):
+        with pytest.raises(
+            TransportError, match=f"cannot listen on {first.url}: address (already )?in use"
+        ):
             listen().endpoint.listen(ListenAddress(bind_url=first.url))
 
     @pytest.mark.parametrize(
@@ -291,7 +297,8 @@ class TestItsEnd:
     def test_a_peer_without_proof_has_no_name(self, listen):
         from fiber.transport.endpoint import Peer
 
-        assert repr(Peer(listen().endpoint, 7)) == "<Peer unproven on pipe 7>"
+        endpoint = listen().endpoint
+        assert repr(Peer(endpoint, endpoint._carriers["unix"], 7)) == "<Peer unproven on pipe 7>"
 
     def test_hellos_of_peers_are_what_they_said(self, listen):
         listening = listen()

@@ -118,7 +118,11 @@ class TestStrangers:
         stranger = listening.stranger()
         stranger.say(frame(Kind.HELLO, b"x" * wire.MAX_UNPROVEN))
         assert stranger.is_cut_off()
-        assert "65568 bytes from a peer that has not proved who it is" in caplog.text
+        words = (
+            "65568 bytes from a peer that has not proved who it is",
+            "a frame of 65568 bytes is announced, 65536 are the most",
+        )
+        assert any(said in caplog.text for said in words)
         assert echoes(link)
 
     def test_frames_beyond_the_limit_of_the_run_end_the_connection(self, listen, scheme):
@@ -134,7 +138,7 @@ class TestStrangers:
 
     def test_an_announced_size_alone_costs_no_memory(self, listen):
         """4 MiB frames, each announced by a few bytes on connections that then say no more."""
-        listening = listen()
+        listening = listen("ipc")
         process = psutil.Process()
         with contextlib.ExitStack() as held:
             before = process.memory_info().rss
@@ -147,7 +151,7 @@ class TestStrangers:
             assert process.memory_info().rss - before < 64 * 2**20
 
     def test_an_ordinary_requester_of_nng_gets_nothing(self, listen):
-        listening = listen()
+        listening = listen("ipc")
         with pynng.Req0(dial=listening.url, recv_timeout=50, block_on_dial=True) as request:
             for body in (b"", b"junk", frame(Kind.CALL, b"x"), os.urandom(1000)):
                 request.send(body)
@@ -201,9 +205,9 @@ class TestStrangers:
 @contextlib.contextmanager
 def bare(listening):
     """A connection without any protocol."""
-    if listening.url.startswith("ipc://"):
+    scheme, _, where = listening.url.partition("://")
+    if scheme in ("unix", "ipc"):
         probe = socket.socket(socket.AF_UNIX)
-        where = listening.url[len("ipc://") :]
     else:
         probe = socket.socket()
         host, _, port = listening.url.rpartition("//")[2].rpartition(":")

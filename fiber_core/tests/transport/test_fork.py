@@ -151,7 +151,7 @@ class TestTheChild:
             held = [
                 listening.reactor._lock,
                 listening.endpoint._lock,
-                listening.endpoint._socket._lock,
+                listening.endpoint._carriers["nng"]._socket._lock,
                 peer._lock,
                 link._large,
                 link._socket._lock,

@@ -136,7 +136,7 @@ class TestWindows:
         assert [mailbox.next()[1].id for _ in range(1000)] == list(range(1000))
 
     def test_a_waiting_sender_can_be_interrupted_and_send_again(self, listen):
-        listening = listen(max_frame=4096)
+        listening = listen("ipc", max_frame=4096)
         mailbox = Mailbox()
         listening.endpoint.serve(2, mailbox)
         link = listening.link()

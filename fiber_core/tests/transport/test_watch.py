@@ -29,7 +29,7 @@ def test_ends_in_the_midst_of_traffic_are_heard_on_both_sides(listen, monkeypatc
             peer.send(Kind.CAST, 1, 1, [b"x" * 100])
             link.send(Kind.CAST, 3, 1, [b"x" * 100])
         if number % 2:
-            listening.endpoint._socket.close_pipe(peer._pipe)
+            peer._carrier.close_pipe(peer._pipe)
             with pytest.raises(PeerLostError):
                 while True:
                     link.receive(timeout=PATIENCE)

@@ -42,7 +42,8 @@ class Peers:
 class ListenAddress:
     """Where to bind and what to tell peers."""
 
-    #: an nng URL: ``ipc://…``, ``tls+tcp://host:0`` or (explicitly unsafe) ``tcp://host:0``
+    #: ``unix://PATH`` (Linux) or ``ipc://PATH`` on one host, ``tls+tcp://HOST:0`` or (explicitly
+    #: unsafe) ``tcp://HOST:0`` between hosts
     bind_url: str
     #: host that peers dial, where it differs from the bound one (``tls+tcp`` and ``tcp`` only)
     advertise_host: str | None = None

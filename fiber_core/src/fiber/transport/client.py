@@ -109,7 +109,7 @@ class Client:
         self._ended = False
         self._closed = False
         self._link = Link(url, credentials, hello, max_frame=max_frame)
-        for fd in (self._link.fd, self._link.end_fd):
+        for fd in self._link.fds:
             reactor.add_reader(fd, self._readable)
 
     @property
@@ -179,7 +179,7 @@ class Client:
         self._fail(f"the connection to {self.url} was closed", None)
 
     def _hang_up(self) -> None:
-        for fd in (self._link.fd, self._link.end_fd):
+        for fd in self._link.fds:
             self._reactor.remove_reader(fd)
         self._link.close()
 
@@ -200,9 +200,17 @@ class Client:
                 if pending is not None:
                     pending.settle(message, None)
             else:
-                action = self._casts.get(message.target)
-                if action is not None:
-                    action(message)
+                self._tell(message)
+
+    def _tell(self, message: Message) -> None:
+        action = self._casts.get(message.target)
+        if action is None:
+            return
+        try:
+            action(message)
+        except Exception:
+            # what else came with it is read all the same
+            log.exception("fiber: what takes a message of another process failed; others go on")
 
     def _fail(self, text: str, cause: TransportError | None) -> None:
         with self._lock:

@@ -80,6 +80,16 @@ class DiallingSocket(RawSocket):
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
 
+    #: the listener sends no more than it hears to have been taken in
+    tells_grants = True
+    #: nng keeps what came, and its descriptor tells of it
+    buffered = False
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What to wait for before :meth:`receive`."""
+        return self.fd, self._line.fd
+
     @property
     def end_fd(self) -> int:
         """Readable once the peer is gone."""

@@ -1,12 +1,11 @@
-"""The listening side of a process: proves peers, puts messages together, keeps to their windows."""
+"""The listening side of a process: addresses, peers, and the services that answer them."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from fiber.exceptions import HandshakeError, TransportError, WireError
@@ -14,16 +13,16 @@ from fiber.model.network import ListenAddress
 from fiber.transport import fork, wire
 from fiber.transport.handshake import Hello, Listener
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import BACKLOG, ListeningSocket
-from fiber.transport.reactor import Reactor, Timer
+from fiber.transport.peer import Carrier, Peer
+from fiber.transport.reactor import Reactor
 from fiber.transport.wire import Kind, Message
+
+__all__ = ["Carrier", "Endpoint", "Peer", "Service"]
 
 log = logging.getLogger("fiber")
 
 #: seconds that a peer has to prove who it is
 PROOF_TIMEOUT = 10.0
-#: frames read in one turn before other events get theirs; all that nng keeps, see Endpoint._lost
-_TURN = BACKLOG
 #: seconds that a refused peer has to read why, before it is cut off
 _REFUSAL = 1.0
 #: different complaints that are logged as warnings
@@ -40,126 +39,8 @@ class Service(Protocol):
         """A proven peer is gone."""
 
 
-class Peer:
-    """A process that dialled us and proved that it is of this run."""
-
-    def __init__(self, endpoint: Endpoint, pipe: int) -> None:
-        self._endpoint = endpoint
-        self._pipe = pipe
-        self._lock = threading.Lock()
-        self._sent = 0
-        self._acked = 0
-        self._waiting: deque[tuple[Kind, int, int, int, list[wire.Buffer]]] = deque()
-        self._assembler = wire.Assembler()
-        self._listener: Listener | None = None
-        self._deadline: Timer | None = None
-        #: True once it proved itself and was told that it cannot be worked with
-        self.refused = False
-        #: who it is; None until it has proved it
-        self.hello: Hello | None = None
-        #: False once its pipe is closed
-        self.alive = True
-        #: services leave their own state here, by target
-        self.state: dict[int, object] = {}
-
-    @property
-    def ident(self) -> str:
-        """Its identity within the run."""
-        return self.hello.ident if self.hello is not None else ""
-
-    @property
-    def realm(self) -> str | None:
-        """The realm that it proved to be of; None where it is of this run."""
-        return self._endpoint.realm
-
-    @property
-    def address(self) -> tuple[str, int] | str:
-        """Where it dials from: host and port, nothing on this host."""
-        return self._endpoint.address_of(self._pipe)
-
-    def __repr__(self) -> str:
-        return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
-
-    def send(
-        self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
-    ) -> None:
-        """Send a message, now or when the peer has taken in what is on its way.
-
-        Callable from any thread; returns at once; nothing happens where the peer is gone.
-        """
-        frames = wire.split(kind, target, number, segments, max_frame=self._endpoint.max_frame)
-        with self._lock:
-            if not self.alive:
-                return
-            self._waiting.extend(frames)
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._waiting and self._sent - self._acked < wire.WINDOW:
-            kind, target, number, size, pieces = self._waiting.popleft()
-            self._sent += 1
-            head = wire.header(kind, target=target, id=number, size=size)
-            self._endpoint.transmit(self._pipe, head, pieces)
-
-    def acknowledged(self, ack: int) -> None:
-        """Note how many frames the peer has taken in.
-
-        Raises:
-            WireError: more than were sent.
-        """
-        with self._lock:
-            taken = (ack - self._acked) & 0xFFFFFFFF
-            if not taken:
-                return
-            if taken > self._sent - self._acked:
-                msg = f"a peer acknowledges {taken} frames of {self._sent - self._acked}"
-                raise WireError(msg)
-            self._acked += taken
-            self._flush()
-
-    def close(self) -> None:
-        """Cut it off; its services hear of it as of any loss."""
-        self._endpoint.cut(self._pipe)
-
-    # -- for the endpoint only
-
-    def expect_proof(self, deadline: Timer) -> None:
-        """Keep the timer that ends our patience, in the place of another."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = deadline
-
-    def prove(self, frame: wire.Frame, make: Callable[[], Listener]) -> bool:
-        """Take a frame of the handshake; True once the peer is proven."""
-        if self._listener is None:
-            self._listener = make()
-        kind, body = self._listener.receive(frame)
-        head = wire.header(kind, size=len(body))
-        self._endpoint.transmit(self._pipe, head, [body])
-        if kind is Kind.REFUSE:
-            self.refused = True
-            msg = f"refused a peer: {body.decode()}"
-            raise HandshakeError(msg)
-        self.hello = self._listener.peer
-        if self.hello is not None and self._deadline is not None:
-            self._deadline.cancel()
-        return self.hello is not None
-
-    def assemble(self, frame: wire.Frame) -> Message | None:
-        """Take a frame of a proven peer; the message that it completes, if it does."""
-        return self._assembler.feed(frame)
-
-    def gone(self) -> None:
-        """The pipe is closed."""
-        with self._lock:
-            self.alive = False
-            self._waiting.clear()
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-
 class Endpoint:
-    """One listening socket with any number of addresses, one port each, served by a reactor."""
+    """Any number of addresses to listen on, one port each, served by a reactor."""
 
     def __init__(
         self,
@@ -170,6 +51,7 @@ class Endpoint:
         max_frame: int = wire.MAX_FRAME,
         proof_timeout: float = PROOF_TIMEOUT,
     ) -> None:
+        fork.check()
         self.credentials = credentials
         self.hello = hello
         self.max_frame = max_frame
@@ -184,12 +66,7 @@ class Endpoint:
         self.realm: str | None = None
         #: what peers dial, one URL for each :meth:`listen`
         self.urls: list[str] = []
-        self._socket = ListeningSocket(
-            on_opened=self._opened,
-            on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
-            max_frame=max_frame,
-        )
-        reactor.add_reader(self._socket.fd, self._readable)
+        self._carriers: dict[str, Carrier] = {}
 
     def listen(self, address: ListenAddress) -> str:
         """Listen on one more address; return the URL that peers dial.
@@ -205,7 +82,7 @@ class Endpoint:
                     "fiber: %s is not encrypted; use tls+tcp:// on any network that others share",
                     address.bind_url,
                 )
-            url = self._socket.listen(address.bind_url, self.credentials)
+            url = self._bind(address.bind_url)
             if address.advertise_host is not None:
                 scheme, _, rest = url.partition("://")
                 host = address.advertise_host
@@ -213,6 +90,33 @@ class Endpoint:
                 url = f"{scheme}://{host}:{rest.rpartition(':')[2]}"
             self.urls.append(url)
             return url
+
+    def _bind(self, url: str) -> str:
+        # imported for those who need it: a process that talks on one host never loads nng
+        if url.startswith("unix:"):
+            from fiber.transport.unix_listening import UnixListening
+
+            unix = self._carriers.get("unix") or UnixListening(
+                self._reactor,
+                on_opened=lambda pipe: self._opened("unix", pipe),
+                on_frame=self._received,
+                on_broken=self._broken,
+                on_closed=self._lost,
+                max_frame=self.max_frame,
+            )
+            self._carriers["unix"] = unix
+            return unix.listen(url, self.credentials)
+        from fiber.transport.nng import NngListening
+
+        nng = self._carriers.get("nng") or NngListening(
+            self._reactor,
+            on_opened=lambda pipe: self._opened("nng", pipe),
+            on_frame=self._received,
+            on_closed=self._lost,
+            max_frame=self.max_frame,
+        )
+        self._carriers["nng"] = nng
+        return nng.listen(url, self.credentials)
 
     def serve(self, target: int, service: Service) -> None:
         """Have ``service`` answer messages for ``target``."""
@@ -231,54 +135,50 @@ class Endpoint:
         if self._closed or fork.is_stranger():
             return
         self._closed = True
-        self._reactor.remove_reader(self._socket.fd)
         for peer in list(self._peers.values()):
             peer.gone()
-        self._socket.close()
+        for carrier in list(self._carriers.values()):
+            carrier.close()
 
-    def transmit(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
-        """Hand one frame to nng; for :class:`Peer`."""
+    def transmit(
+        self, carrier: Carrier, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]
+    ) -> None:
+        """Hand one frame over; for :class:`Peer`."""
         if self._closed:
             return
         try:
-            self._socket.send(pipe, head, pieces)
+            carrier.send(pipe, head, pieces)
         except TransportError as error:
             # closed between the check and the call; peers see the pipe go
             log.debug("fiber: a frame could not be sent: %s", error)
 
-    def address_of(self, pipe: int) -> tuple[str, int] | str:
-        """Where a peer dials from; for :class:`Peer`."""
-        return self._socket.peer_address(pipe)
-
-    def cut(self, pipe: int) -> None:
+    def cut(self, carrier: Carrier, pipe: int) -> None:
         """Close one pipe; for :class:`Peer`."""
         if not self._closed:
-            self._socket.close_pipe(pipe)
+            carrier.close_pipe(pipe)
 
-    def _opened(self, pipe: int) -> None:
-        # on a thread of nng's, before the pipe's first frame: whoever says nothing is cut off too
-        peer = self._peers[pipe] = Peer(self, pipe)
+    def _opened(self, carrier: str, pipe: int) -> None:
+        # perhaps on a thread of nng's, before the first frame: whoever says nothing is cut off too
+        peer = self._peers[pipe] = Peer(self, self._carriers[carrier], pipe)
         self._await_proof(peer)
 
     def _await_proof(self, peer: Peer) -> None:
         too_late = functools.partial(self._too_late, peer)
         peer.expect_proof(self._reactor.call_later(self._proof_timeout, too_late))
 
-    def _readable(self) -> None:
-        for _ in range(_TURN):
-            if self._closed:
-                return
-            received = self._socket.receive()
-            if received is None:
-                return
-            pipe, data = received
-            peer = self._peers.get(pipe)
-            if peer is None or not peer.alive:
-                continue
-            try:
-                self._take(peer, data)
-            except Exception as error:  # a service that fails on a message must not take us down
-                self._reject(peer, error)
+    def _received(self, pipe: int, data: bytearray) -> None:
+        peer = self._peers.get(pipe)
+        if self._closed or peer is None or not peer.alive:
+            return
+        try:
+            self._take(peer, data)
+        except Exception as error:  # a service that fails on a message must not take us down
+            self._reject(peer, error)
+
+    def _broken(self, pipe: int, error: WireError) -> None:
+        peer = self._peers.get(pipe)
+        if peer is not None and peer.alive:
+            self._reject(peer, error)
 
     def _reject(self, peer: Peer, error: Exception) -> None:
         self._complain(peer, error)
@@ -331,8 +231,6 @@ class Endpoint:
         log.warning("fiber: closed %r: %s", peer, text, exc_info=trace)
 
     def _lost(self, pipe: int) -> None:
-        # what it sent before its end counts; nng may still hold that
-        self._readable()
         peer = self._peers.pop(pipe, None)
         if peer is None:
             return

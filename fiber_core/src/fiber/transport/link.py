@@ -5,17 +5,49 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.transport import wire
-from fiber.transport.dialling import DiallingSocket
 from fiber.transport.handshake import Dialler, Hello
 from fiber.transport.identity import Credentials
 from fiber.transport.wire import Kind, Message
 
 #: frames taken in before the listener is told of it without another message to carry the news
 _GRANT_AFTER = wire.WINDOW // 2
+
+
+class _Socket(Protocol):
+    """The dialler's socket; see :mod:`~fiber.transport.dialling` and ``unix_dialling``."""
+
+    tells_grants: bool
+
+    @property
+    def fds(self) -> tuple[int, ...]: ...
+    @property
+    def end_fd(self) -> int: ...
+    @property
+    def buffered(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None: ...
+    def receive(self) -> tuple[int, bytearray] | None: ...
+    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None: ...
+    def post(self, head: Callable[[], bytes]) -> None: ...
+    def close(self) -> None: ...
+
+
+def socket_for(url: str, max_frame: int) -> _Socket:
+    """The dialler's socket for a URL."""
+    # imported for those who need it: a process that talks on one host never loads nng
+    if url.startswith("unix:"):
+        from fiber.transport.unix_dialling import UnixDialling
+
+        return UnixDialling(max_frame=max_frame)
+    from fiber.transport.dialling import DiallingSocket
+
+    return DiallingSocket(max_frame=max_frame)
 
 
 class Link:
@@ -42,10 +74,10 @@ class Link:
         self._told = 0
         self._large = threading.Lock()
         self._assembler = wire.Assembler()
-        self._socket = DiallingSocket(max_frame=max_frame)
+        self._socket = socket_for(url, max_frame)
         self._poll = select.poll()
-        self._poll.register(self._socket.fd, select.POLLIN)
-        self._poll.register(self._socket.end_fd, select.POLLIN)
+        for fd in self._socket.fds:
+            self._poll.register(fd, select.POLLIN)
         try:
             self._socket.dial(url, credentials, timeout=timeout)
             #: the process at the other end
@@ -55,9 +87,14 @@ class Link:
             raise
 
     @property
-    def fd(self) -> int:
-        """Readable whenever :meth:`receive` may have something."""
-        return self._socket.fd
+    def fds(self) -> tuple[int, ...]:
+        """One of them is readable whenever :meth:`receive` may have something."""
+        return self._socket.fds
+
+    @property
+    def buffered(self) -> bool:
+        """True while :meth:`receive` has something that no descriptor tells of."""
+        return self._socket.buffered
 
     @property
     def end_fd(self) -> int:
@@ -155,7 +192,7 @@ class Link:
         frame = wire.parse(data)
         self._taken += 1
         message = self._assembler.feed(frame)
-        if self._taken - self._told >= _GRANT_AFTER:
+        if self._taken - self._told >= _GRANT_AFTER and self._socket.tells_grants:
             self._socket.post(lambda: wire.header(Kind.GRANT, ack=self._taken))
             self._told = self._taken
         return message

@@ -22,8 +22,10 @@ from pynng import ffi, lib
 from fiber.exceptions import TransportError
 from fiber.transport import fork, watch, wire
 from fiber.transport.identity import Credentials
+from fiber.transport.reactor import Reactor
 
-#: frames that nng keeps for the listener to read, of all peers together
+#: frames that nng keeps for the listener to read, of all peers together; all are read in one turn,
+#: see NngListening._lost
 BACKLOG = 128
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
@@ -214,3 +216,75 @@ class ListeningSocket(RawSocket):
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
         host, colon, port = str(handle.remote_address if handle else "").rpartition(":")
         return (host, int(port)) if colon and port.isdigit() else ""
+
+
+class NngListening:
+    """A listening socket that a reactor reads.
+
+    Args:
+        on_opened: called with the number of a new pipe, on a thread of nng's, before its first frame.
+        on_frame: called with the number of a pipe and a frame that came by it.
+        on_closed: called with the number of a pipe that has ended.
+    """
+
+    #: frames on the way to a peer; nng drops what is too many
+    window: int | None = wire.WINDOW
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        *,
+        on_opened: Callable[[int], None],
+        on_frame: Callable[[int, bytearray], None],
+        on_closed: Callable[[int], None],
+        max_frame: int = wire.MAX_FRAME,
+    ) -> None:
+        self._reactor = reactor
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._closed = False
+        self._socket = ListeningSocket(
+            on_opened=on_opened,
+            on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
+            max_frame=max_frame,
+        )
+        reactor.add_reader(self._socket.fd, self._readable)
+
+    def listen(self, url: str, credentials: Credentials) -> str:
+        """See :meth:`ListeningSocket.listen`."""
+        return self._socket.listen(url, credentials)
+
+    def trust(self, pipe: int) -> None:
+        """Nothing: nng has one limit for all, and the endpoint looks at what strangers send."""
+
+    def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
+        """See :meth:`ListeningSocket.send`."""
+        self._socket.send(pipe, head, pieces)
+
+    def close_pipe(self, pipe: int) -> None:
+        """Cut one peer off."""
+        self._socket.close_pipe(pipe)
+
+    def peer_address(self, pipe: int) -> tuple[str, int] | str:
+        """Where a peer dials from; empty on this host."""
+        return self._socket.peer_address(pipe)
+
+    def close(self) -> None:
+        """Close every pipe and every listener; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reactor.remove_reader(self._socket.fd)
+        self._socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(BACKLOG):
+            received = None if self._closed else self._socket.receive()
+            if received is None:
+                return
+            self._on_frame(*received)
+
+    def _lost(self, pipe: int) -> None:
+        # what it sent before its end counts; nng may still hold that
+        self._readable()
+        self._on_closed(pipe)

@@ -33,6 +33,14 @@ class Timer:
         self.action = None
 
 
+@attrs.define(eq=False)
+class _Interest:
+    """What to call for a descriptor."""
+
+    read: Callable[[], Any]
+    write: Callable[[], Any] | None = None
+
+
 class Reactor:
     """The handler thread of one process: started once, stopped by its owner.
 
@@ -51,7 +59,7 @@ class Reactor:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, _Interest(self._drain_wake))
         self._awake = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -79,26 +87,46 @@ class Reactor:
 
     def add_reader(self, fd: int, action: Callable[[], Any]) -> None:
         """Have ``action`` called whenever ``fd`` is readable."""
-        self.call_soon(lambda: self._selector.register(fd, selectors.EVENT_READ, action))
+        self.call_soon(lambda: self._selector.register(fd, selectors.EVENT_READ, _Interest(action)))
+
+    def add_writer(self, fd: int, action: Callable[[], Any]) -> None:
+        """On the reactor's thread: have ``action`` called too whenever a read ``fd`` takes bytes."""
+        self._selector.get_key(fd).data.write = action
+        self._selector.modify(
+            fd, selectors.EVENT_READ | selectors.EVENT_WRITE, self._selector.get_key(fd).data
+        )
+
+    def remove_writer(self, fd: int) -> None:
+        """On the reactor's thread: undo :meth:`add_writer`."""
+        interest = self._selector.get_key(fd).data
+        interest.write = None
+        self._selector.modify(fd, selectors.EVENT_READ, interest)
 
     def remove_reader(self, fd: int) -> None:
         """Forget ``fd``; when this returns its action is not called any more.
 
         Must be called before the descriptor is closed.
         """
+        self.call_and_wait(lambda: self._forget(fd))
+
+    def call_and_wait(self, action: Callable[[], Any]) -> None:
+        """Have ``action`` called on the reactor's thread, or here once that has ended."""
         if self.is_current:
-            self._forget(fd)
+            action()
             return
         done = threading.Event()
 
-        def forget() -> None:
-            self._forget(fd)
-            done.set()
+        def act() -> None:
+            try:
+                action()
+            finally:
+                done.set()
 
-        self.call_soon(forget)
-        while self._thread.is_alive() and not done.wait(0.5):
+        self.call_soon(act)
+        while not done.wait(0.5):
             # the thread may have ended without a look at what came last
-            continue
+            if not self._thread.is_alive() and not done.is_set():
+                act()
 
     def _forget(self, fd: int) -> None:
         try:
@@ -154,8 +182,12 @@ class Reactor:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                for key, _ in self._selector.select(self._timeout()):
-                    self._call(key.data)
+                for key, events in self._selector.select(self._timeout()):
+                    interest = key.data
+                    if events & selectors.EVENT_READ:
+                        self._call(interest.read)
+                    if events & selectors.EVENT_WRITE and interest.write is not None:
+                        self._call(interest.write)
                 self._awake = False
                 self._run_due()
                 # only what was there when the round began: actions may add more

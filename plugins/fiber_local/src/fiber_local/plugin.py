@@ -47,13 +47,14 @@ def fiber_backends() -> Sequence[BackendInfo]:
 
 @hookimpl
 def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
-    """Unix sockets in the run directory, or TLS over loopback where ipc is forbidden."""
+    """Unix sockets in the run directory, or TLS over loopback where they are forbidden."""
     if backend != NAME:
         return None
     config = peers.config
-    if isinstance(config, LocalConfig) and config.transport == "tls":
+    transport = config.transport if isinstance(config, LocalConfig) else LocalConfig().transport
+    if transport == "tls":
         return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
-    return ListenAddress(bind_url=f"ipc://{Path(peers.directory, peers.name)}.sock")
+    return ListenAddress(bind_url=f"{transport}://{Path(peers.directory, peers.name)}.sock")
 
 
 def _load(context: BackendContext) -> Backend:

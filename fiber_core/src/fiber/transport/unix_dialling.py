@@ -1,0 +1,215 @@
+"""The dialler's end of a stream between two processes of one host, without a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from fiber.exceptions import PeerLostError, TransportError
+from fiber.transport import fork, stream, wire
+from fiber.transport.identity import Credentials
+
+#: how URLs of such sockets begin
+SCHEME = "unix://"
+_CHUNK = 64 * 2**10
+_TIME = struct.Struct("@ll")
+
+
+class UnixDialling:
+    """One connection. One thread receives, any thread sends.
+
+    What a sender that is interrupted has begun is finished by the next one.
+    """
+
+    #: nothing is lost on the way, so the listener need not hear what was taken in
+    tells_grants = False
+
+    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
+        self._end: tuple[int, int] | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        fork.check()
+        self._chunk = memoryview(bytearray(_CHUNK))
+        self._deframer = stream.Deframer(max_frame)
+        self._frames: deque[bytearray] = deque()
+        self._order = threading.Lock()
+        #: the rest of a frame of which the beginning was sent
+        self._rest: list[memoryview] = []
+        # True while nobody could say how much of a frame was sent, or read
+        self._torn = self._reading = False
+        #: True once the peer is known to be gone, which sending and receiving show, or we closed
+        self.lost = False
+        #: readable whenever :meth:`receive` has something or the peer is gone
+        self.fd = self._socket.fileno()
+        fork.register(self)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What to wait for before :meth:`receive`."""
+        return (self.fd,)
+
+    @property
+    def end_fd(self) -> int:
+        """Readable once :meth:`receive` has met the end of the stream."""
+        if self._end is None:
+            self._end = os.pipe()
+            if self.lost:
+                os.write(self._end[1], b"\0")
+        return self._end[0]
+
+    @property
+    def buffered(self) -> bool:
+        """True while :meth:`receive` has something that no descriptor tells of."""
+        return bool(self._frames)
+
+    def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
+        """Connect; ``credentials`` are shown later, by the handshake.
+
+        Raises:
+            TransportError: nobody listens there, or takes us in within ``timeout`` seconds.
+        """
+        # a limit of the kernel's: without it, a full queue of a stopped listener lets us wait
+        limit = _TIME.pack(int(timeout), int(timeout % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            self._socket.connect(url[len(SCHEME) :])
+        except OSError as error:
+            self.lost = True
+            if error.errno == errno.EAGAIN:
+                msg = f"{url} did not answer within {timeout:g} s"
+            else:
+                msg = f"cannot reach {url}: {os.strerror(error.errno or 0).lower()}"
+            raise TransportError(msg) from error
+        self._socket.setblocking(False)
+
+    def receive(self) -> tuple[int, bytearray] | None:
+        """The next frame, or None where there is none now; the number says nothing.
+
+        Raises:
+            WireError: the peer announces a frame that is too large.
+        """
+        fork.check()
+        if self._reading:
+            # an interrupt came in the very moment, and bytes are missing
+            self._frames.clear()
+            self.close()
+            return None
+        while not self._frames:
+            gap = self._deframer.gap
+            self._reading = True
+            count = self._read(self._chunk if gap is None else gap)
+            if count > 0:
+                if gap is None:
+                    self._frames.extend(self._deframer.feed(self._chunk[:count]))
+                else:
+                    frame = self._deframer.fill(count)
+                    if frame is not None:
+                        self._frames.append(frame)
+            self._reading = False
+            if count <= 0:
+                return None
+        return 0, self._frames.popleft()
+
+    def _read(self, place: memoryview) -> int:
+        """Bytes read; 0 at the end, -1 where there are none now."""
+        try:
+            count = self._socket.recv_into(place)
+        except (BlockingIOError, InterruptedError):
+            return -1
+        except OSError:
+            count = 0
+        if not count:
+            self._ended()
+        return count
+
+    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
+        """Send one frame; waits while the listener does not read.
+
+        Args:
+            head: makes the header, when it is this frame's turn.
+            pieces: the body.
+
+        Raises:
+            PeerLostError: the peer is gone, or the socket closed.
+        """
+        fork.check()
+        with self._order:
+            self._finish()
+            buffers, size = stream.parts(head(), pieces)
+            self._torn = True
+            sent = self._offer(buffers)
+            if sent < size:
+                self._rest = stream.after(buffers, sent)
+            self._torn = False
+            if self._rest:
+                self._finish()
+
+    def post(self, head: Callable[[], bytes]) -> None:
+        """There is nothing that the listener must be told, see ``tells_grants``."""
+
+    def _finish(self) -> None:
+        if self._torn:
+            # an interrupt came in the very moment; what follows would be taken for its rest
+            self._torn = False
+            self.close()
+        while self._rest:
+            poll = select.poll()
+            poll.register(self.fd, select.POLLOUT)
+            poll.poll()
+            self._torn = True
+            sent = self._offer(self._rest)
+            self._rest = stream.after(self._rest, sent)
+            self._torn = False
+
+    def _offer(self, buffers: Sequence[wire.Buffer]) -> int:
+        if self.lost:
+            self._torn = False
+            self._rest = []
+            msg = "the connection is gone"
+            raise PeerLostError(msg)
+        try:
+            if len(buffers) == 1:
+                return self._socket.send(buffers[0], socket.MSG_NOSIGNAL)
+            return self._socket.sendmsg(buffers, (), socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._torn = False
+            self._rest = []
+            # what the peer said before it went is still to be read
+            self._ended()
+            msg = "the connection is gone"
+            raise PeerLostError(msg) from error
+
+    def _ended(self) -> None:
+        if not self.lost:
+            self.lost = True
+            if self._end is not None:
+                os.write(self._end[1], b"\0")
+
+    def close(self) -> None:
+        """End the connection; idempotent. Descriptors stay until nobody can look at them."""
+        if fork.is_stranger():
+            return
+        with contextlib.suppress(OSError):
+            # wakes whoever waits for it
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._ended()
+
+    def abandon(self) -> None:
+        """In a process forked by the user: let go of the descriptor, and tell nobody."""
+        self._order = threading.Lock()
+        self.lost = True
+        self._socket.close()
+
+    def __del__(self) -> None:
+        self._socket.close()
+        if self._end is not None:
+            for fd in self._end:
+                os.close(fd)

@@ -1,0 +1,241 @@
+"""Streams between processes of one host: both ends, alone and under pressure."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+import threading
+
+import pytest
+
+from fiber.exceptions import PeerLostError, TransportError, WireError
+from fiber.transport import unix_listening
+from fiber.transport.identity import Credentials
+from fiber.transport.reactor import Reactor
+from fiber.transport.unix_dialling import UnixDialling
+from fiber.transport.unix_listening import UnixListening
+from transport_world import PATIENCE, outcome, readable, until
+
+RUN = Credentials(run_id="0badcafe", key=bytes(32))
+
+
+class Ours:
+    """The listening end, and what it told."""
+
+    def __init__(self, folder):
+        self.told = queue.Queue()
+        self.reactor = Reactor("test-unix")
+        self.carrier = UnixListening(
+            self.reactor,
+            on_opened=lambda number: self.told.put(("opened", number)),
+            on_frame=lambda number, frame: self.told.put((number, bytes(frame))),
+            on_broken=lambda number, error: self.told.put((number, error)),
+            on_closed=lambda number: self.told.put(("closed", number)),
+        )
+        self.url = self.carrier.listen(f"unix://{folder}/s", RUN)
+
+    def next(self):
+        return self.told.get(timeout=PATIENCE)
+
+    def close(self):
+        self.carrier.close()
+        self.reactor.stop()
+
+
+@pytest.fixture
+def ours(folder):
+    ours = Ours(folder)
+    yield ours
+    ours.close()
+
+
+@pytest.fixture
+def theirs(ours):
+    theirs = UnixDialling()
+    theirs.dial(ours.url, RUN)
+    yield theirs
+    theirs.close()
+
+
+@pytest.fixture
+def number(ours, theirs):
+    """Of the connection; its peer is trusted."""
+    what, number = ours.next()
+    assert what == "opened"
+    ours.carrier.trust(number)
+    return number
+
+
+def say(theirs, body):
+    theirs.send(lambda: b"h", [body])
+
+
+def hear(theirs):
+    while (found := theirs.receive()) is None:
+        assert readable(theirs.fd)
+        if theirs.lost:
+            raise PeerLostError
+    return bytes(found[1])
+
+
+def test_frames_cross_in_both_directions_in_order(ours, theirs, number):
+    for count in range(100):
+        say(theirs, b"%d" % count)
+        ours.carrier.send(number, b"a", [b"%d" % count])
+    assert [ours.next() for _ in range(100)] == [(number, b"h%d" % n) for n in range(100)]
+    assert [hear(theirs) for _ in range(100)] == [b"a%d" % n for n in range(100)]
+
+
+def test_large_frames_to_one_that_does_not_read_wait_and_arrive_whole(ours, theirs, number):
+    bodies = [bytes([count]) * 2**20 for count in range(20)]
+    for body in bodies:
+        ours.carrier.send(number, b"", [body[:10], body[10:]])
+    assert [hear(theirs) for _ in bodies] == bodies
+    # and what comes after them needs no wait
+    ours.carrier.send(number, b"x", [])
+    assert hear(theirs) == b"x"
+
+
+def test_a_sender_waits_while_nobody_reads(ours, theirs, number):
+    entered, go = threading.Event(), threading.Event()
+
+    def hold():
+        entered.set()
+        go.wait(PATIENCE)
+
+    ours.reactor.call_soon(hold)
+    assert entered.wait(PATIENCE)
+    wait = outcome(lambda: [say(theirs, bytes(2**20)) for _ in range(5)])
+    until(lambda: theirs._rest)
+    go.set()
+    assert isinstance(wait(), list)
+    assert [len(ours.next()[1]) for _ in range(5)] == [2**20 + 1] * 5
+
+
+def test_what_an_interrupted_sender_began_is_finished_by_the_next(
+    ours, theirs, number, monkeypatch
+):
+    def offer(buffers):
+        # from here on it waits, and is interrupted
+        monkeypatch.setattr(theirs, "_finish", interrupted)
+        return theirs._socket.send(memoryview(buffers[0])[:7])
+
+    def interrupted():
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(theirs, "_offer", offer)
+    with pytest.raises(KeyboardInterrupt):
+        say(theirs, b"first")
+    say(theirs, b"second")
+    assert [ours.next(), ours.next()] == [(number, b"hfirst"), (number, b"hsecond")]
+
+
+def test_an_interrupt_in_the_very_moment_ends_the_connection_and_tears_no_frame(
+    ours, theirs, number, monkeypatch
+):
+    def offer(buffers):
+        theirs._socket.send(memoryview(buffers[0])[:7])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(theirs, "_offer", offer)
+    with pytest.raises(KeyboardInterrupt):
+        say(theirs, b"first")
+    monkeypatch.undo()
+    with pytest.raises(PeerLostError):
+        say(theirs, b"second")
+    assert ours.next() == ("closed", number)
+
+
+def test_a_reader_that_is_interrupted_in_the_very_moment_hears_the_end(
+    ours, theirs, number, monkeypatch
+):
+    ours.carrier.send(number, b"lost", [])
+    assert readable(theirs.fd)
+
+    def read(place):
+        theirs._socket.recv_into(place)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(theirs, "_read", read)
+    with pytest.raises(KeyboardInterrupt):
+        theirs.receive()
+    monkeypatch.undo()
+    assert theirs.receive() is None
+    assert theirs.lost
+
+
+def test_each_hears_the_end_of_the_other_after_all_it_said(ours, theirs, number):
+    say(theirs, b"last")
+    theirs.close()
+    assert [ours.next(), ours.next()] == [(number, b"hlast"), ("closed", number)]
+
+
+def test_the_end_of_the_listener_comes_after_all_it_said(ours, theirs, number):
+    ours.carrier.send(number, b"last", [])
+    ours.carrier.close()
+    assert hear(theirs) == b"last"
+    assert theirs.receive() is None
+    assert theirs.lost
+    assert readable(theirs.end_fd, 0)
+    with pytest.raises(PeerLostError):
+        say(theirs, b"more")
+
+
+def test_a_stranger_may_announce_little_only(ours, theirs):
+    _, number = ours.next()
+    theirs._socket.send((2**17).to_bytes(4, "little"))
+    told, error = ours.next()
+    assert told == number
+    assert isinstance(error, WireError)
+
+
+def test_the_folder_is_clean_when_it_is_closed(ours, folder):
+    assert [path.name for path in folder.iterdir()] == ["s"]
+    ours.carrier.close()
+    ours.carrier.close()
+    assert not list(folder.iterdir())
+
+
+def test_nobody_there_is_said_with_the_address(folder):
+    theirs = UnixDialling()
+    with pytest.raises(TransportError, match=f"cannot reach unix://{folder}/none: no such file"):
+        theirs.dial(f"unix://{folder}/none", RUN)
+
+
+def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
+    stopped = socket.socket(socket.AF_UNIX)
+    stopped.bind(f"{folder}/s")
+    stopped.listen(0)
+    waiting = [UnixDialling() for _ in range(2)]
+    try:
+        with pytest.raises(TransportError, match="did not answer within"):
+            for one in waiting:
+                one.dial(f"unix://{folder}/s", RUN, timeout=0.05)
+    finally:
+        stopped.close()
+
+
+def test_without_descriptors_connections_wait_until_there_are_some(ours, folder, monkeypatch):
+    monkeypatch.setattr(unix_listening, "_PAUSE", 0.01)
+    listener, _ = ours.carrier._listeners[0]
+    failures = [OSError(errno.EMFILE, "too many open files")] * 3
+
+    class Scarce:
+        def accept(self):
+            if failures:
+                raise failures.pop()
+            return listener.accept()
+
+        def __getattr__(self, name):
+            return getattr(listener, name)
+
+    scarce = Scarce()
+    ours.reactor.remove_reader(listener.fileno())
+    ours.reactor.add_reader(listener.fileno(), lambda: ours.carrier._accept(scarce))
+    theirs = UnixDialling()
+    theirs.dial(ours.url, RUN)
+    assert ours.next()[0] == "opened"
+    assert not failures
+    theirs.close()
