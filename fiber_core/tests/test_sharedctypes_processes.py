@@ -1,0 +1,248 @@
+"""Shared ctypes objects between processes, on one host and on two."""
+
+import ctypes
+import os
+import signal
+import warnings
+
+import attrs
+import pytest
+
+import fiber
+from fiber import runtime
+from fiber.exceptions import HolderDiedWarning, PeerLostError
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 60
+
+
+class Point(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_double), ("y", ctypes.c_int)]
+
+    def sum(self):
+        return self.x + self.y
+
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+
+def finish(*children):
+    for child in children:
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+# what children do
+
+
+def add(value, times):
+    for _ in range(times):
+        with value.get_lock():
+            value.value += 1
+
+
+def change(number, numbers, text, point, points, raw):
+    number.value += 1
+    numbers[1:3] = [n * 2 for n in numbers[1:3]]
+    text.value = text.value.upper()
+    point.x, point.y = point.y, 7
+    points[1].x = points[0].x + 1
+    points[0] = (9, 9)
+    raw[0] += 1
+
+
+def kinds(*things):
+    return [(type(thing).__name__, type(getattr(thing, "_obj", None)).__name__) for thing in things]
+
+
+def tell_kinds(outbox, *things):
+    outbox.put(kinds(*things))
+
+
+def make(outbox, go):
+    numbers = fiber.RawArray("i", [1, 2, 3])
+    outbox.put(numbers)
+    outbox.put(fiber.Value("i", 5))
+    go.get()
+
+
+def hold_and_wait(value, outbox):
+    value.acquire()
+    value.value = 1
+    outbox.put(os.getpid())
+    signal.pause()
+
+
+def be_elsewhere():
+    """From now on this process is on another host, as far as it tells."""
+    node = runtime.current()
+    node._hello = attrs.evolve(node.hello, host="elsewhere")
+
+
+def use_from_elsewhere(inbox, outbox):
+    be_elsewhere()
+    things = inbox.get()
+    outbox.put(kinds(*things))
+    try:
+        change(*things)
+        point, array = things[3], things[1]
+        outbox.put((point.get_obj().sum(), list(array), array.get_obj()[:], len(array)))
+        outbox.put(things[5])
+    except BaseException as error:
+        outbox.put(repr(error))
+        raise
+
+
+def add_from_elsewhere(inbox, times):
+    be_elsewhere()
+    add(inbox.get(), times)
+
+
+def use_lost(inbox, outbox):
+    be_elsewhere()
+    raw = inbox.get()
+    outbox.put(raw.value)
+    inbox.get()
+    try:
+        raw.value = 1
+    except PeerLostError as error:
+        outbox.put(str(error))
+
+
+def everything():
+    return (
+        fiber.Value("i", 1),
+        fiber.Array("d", [1, 2, 3, 4]),
+        fiber.Array("c", b"text"),
+        fiber.Value(Point, 1, 2),
+        fiber.RawArray(Point, [(1, 2), (3, 4)]),
+        fiber.RawArray("q", 3),
+    )
+
+
+def check_changed(number, numbers, text, point, points, raw):
+    assert number.value == 2
+    assert numbers[:] == [1, 4, 6, 4]
+    assert text.value == b"TEXT"
+    assert (point.x, point.y) == (2, 7)
+    assert (points[0].x, points[1].x, points[1].y) == (9, 2, 4)
+    assert raw[:] == [1, 0, 0]
+
+
+def test_what_a_child_changes_is_seen_here():
+    things = everything()
+    finish(start(change, *things))
+    check_changed(*things)
+
+
+def test_on_this_host_they_are_instances_of_their_classes():
+    things = everything()
+    outbox = fiber.SimpleQueue()
+    child = start(tell_kinds, outbox, *things)
+    assert outbox.get() == kinds(*things)
+    assert kinds(*things)[0] == ("Synchronized", "c_int")
+    finish(child)
+
+
+def test_they_travel_in_closures_and_to_a_pools_workers():
+    total, seen = fiber.Value("i", 0), fiber.RawArray("i", 10)
+
+    def note(number):
+        seen[number] = number
+        with total.get_lock():
+            total.value += number
+
+    with fiber.Pool(2) as pool:
+        pool.map(note, range(10))
+    assert (total.value, seen[:]) == (45, list(range(10)))
+
+
+def test_additions_of_many_processes_under_the_lock_lose_nothing():
+    value = fiber.Value("i", 0)
+    children = [start(add, value, 200) for _ in range(4)]
+    add(value, 200)
+    finish(*children)
+    assert value.value == 1000
+
+
+def test_what_a_child_made_is_used_here_and_its_memory_outlives_it():
+    outbox, go = fiber.SimpleQueue(), fiber.SimpleQueue()
+    child = start(make, outbox, go)
+    numbers, value = outbox.get(), outbox.get()
+    with value:
+        value.value += 1
+    assert value.value == 6
+    go.put(None)
+    finish(child)
+    numbers[0] = 9
+    assert numbers[:] == [9, 2, 3]
+    # not so its lock
+    with pytest.raises(PeerLostError):
+        value.value  # noqa: B018
+    assert value.get_obj().value == 6
+
+
+def test_the_death_of_who_held_the_lock_is_told_and_no_deadlock():
+    value, outbox = fiber.Value("i", 0), fiber.SimpleQueue()
+    child = start(hold_and_wait, value, outbox)
+    os.kill(outbox.get(), signal.SIGKILL)
+    with pytest.warns(HolderDiedWarning, match="died"):
+        assert value.acquire(timeout=PATIENCE)
+    assert value.get_obj().value == 1
+    value.release()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert value.value == 1
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def test_on_another_host_they_have_the_same_api():
+    things, inbox, outbox = everything(), fiber.SimpleQueue(), fiber.SimpleQueue()
+    inbox.put(things)
+    child = start(use_from_elsewhere, inbox, outbox)
+    assert outbox.get() == [
+        ("Synchronized", "ValueOnAnotherHost"),
+        ("SynchronizedArray", "ArrayOnAnotherHost"),
+        ("SynchronizedString", "TextOnAnotherHost"),
+        ("SynchronizedPoint", "StructureOnAnotherHost"),
+        ("ArrayOnAnotherHost", "NoneType"),
+        ("ArrayOnAnotherHost", "NoneType"),
+    ]
+    assert outbox.get() == (9.0, [1, 4, 6, 4], [1, 4, 6, 4], 4)
+    back = outbox.get()
+    finish(child)
+    check_changed(*things)
+    # here again it is what it was
+    back[1] = 5
+    assert things[5][:] == [1, 5, 0]
+    assert type(back) is type(things[5])
+
+
+def test_additions_from_two_hosts_lose_nothing():
+    value, inbox = fiber.Value("i", 0), fiber.SimpleQueue()
+    children = [start(add_from_elsewhere, inbox, 50) for _ in range(2)]
+    children.append(start(add, value, 50))
+    for _ in children[:2]:
+        inbox.put(value)
+    finish(*children)
+    assert value.value == 150
+
+
+def test_the_makers_death_is_an_error_on_other_hosts():
+    inbox, outbox, go = fiber.SimpleQueue(), fiber.SimpleQueue(), fiber.SimpleQueue()
+    maker = start(make, outbox, go)
+    reader = start(use_lost, inbox, outbox)
+    numbers, value = outbox.get(), outbox.get()
+    inbox.put(value.get_obj())
+    assert outbox.get() == 5
+    maker.kill()
+    maker.join(PATIENCE)
+    inbox.put(None)
+    assert "the process that this memory lives in is gone" in outbox.get()
+    finish(reader)
+    assert numbers[:] == [1, 2, 3]
