@@ -139,7 +139,7 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(Waitable):
+class Condition(Waitable[Waking]):
     """A lock, and those who wait to be notified; as ``multiprocessing.Condition``.
 
     Args:
@@ -147,13 +147,8 @@ class Condition(Waitable):
         ctx: accepted for compatibility.
     """
 
-    _object: Waking
-
     def __init__(self, lock: SemLock | None = None, *, ctx: Any = None) -> None:
-        if lock is not None and not isinstance(lock, SemLock):
-            msg = f"a condition needs a Lock or RLock of fiber, not {lock!r}"
-            raise TypeError(msg)
-        self._lock = RLock() if lock is None else lock
+        self._lock = _checked(RLock() if lock is None else lock)
         self._own(SharedCondition(store.current()))
 
     def _open(self) -> None:
@@ -250,7 +245,14 @@ class Condition(Waitable):
             raise AssertionError(message)
 
 
-class Event(Waitable):
+def _checked(lock: Any) -> SemLock:
+    if not isinstance(lock, SemLock):
+        msg = f"a condition needs a Lock or RLock of fiber, not {lock!r}"
+        raise TypeError(msg)
+    return lock
+
+
+class Event(Waitable[Signalling]):
     """Something that is so or not, and can be waited for; as ``multiprocessing.Event``.
 
     What one process has set or cleared is so for all others when the call returns. Whoever waits
@@ -259,8 +261,6 @@ class Event(Waitable):
     Args:
         ctx: accepted for compatibility.
     """
-
-    _object: Signalling
 
     def __init__(self, *, ctx: Any = None) -> None:
         self._own(SharedEvent(store.current()))
@@ -271,8 +271,7 @@ class Event(Waitable):
         Raises:
             PeerLostError: the process that it lives in is gone; as for all methods.
         """
-        set_now: bool = self._there().is_set()
-        return set_now
+        return self._there().is_set()
 
     def set(self) -> None:
         """Set it; all that wait go on."""
@@ -294,7 +293,7 @@ class Event(Waitable):
         return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
 
 
-class Barrier(Waitable):
+class Barrier(Waitable[Gathering]):
     """Parties wait until all of them are there; as ``multiprocessing.Barrier``.
 
     It breaks when a process that has it dies, whether that waits or not.
@@ -305,8 +304,6 @@ class Barrier(Waitable):
         timeout: seconds after which :meth:`wait` breaks it, where that is told no others.
         ctx: accepted for compatibility.
     """
-
-    _object: Gathering
 
     def __init__(
         self,

@@ -19,10 +19,8 @@ from fiber.transport import fork
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(Waitable):
+class SemLock(Waitable[Locking]):
     """A handle of permits, held until it is collected."""
-
-    _object: Locking
 
     def _make(self, kind: Kind, permits: Permits) -> None:
         self._own(SharedPermits(store.current(), kind, permits))
@@ -79,8 +77,7 @@ class SemLock(Waitable):
         self.release()
 
     def _value(self) -> int:
-        there: Locking = self._there()
-        return there.value()
+        return self._there().value()
 
     # -- for conditions
 

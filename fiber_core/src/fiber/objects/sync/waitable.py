@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
 
+from fiber.objects.ends import Holdable
 from fiber.objects.handle import Handle
 from fiber.objects.shared import Shared
 from fiber.transport import fork
 
+Side = TypeVar("Side", bound=Holdable)
 
-class Waitable(Handle):
+
+class Waitable(Handle, Generic[Side]):
     """Held until it is collected."""
+
+    _object: Side
 
     def _own(self, shared: Shared) -> None:
         """Become the first handle of a new object."""
         shared.hold(0)
         self._take_hold(shared, 0)
 
-    def _there(self) -> Any:
+    def _there(self) -> Side:
         """The object, to be used.
 
         Raises:
