@@ -20,7 +20,7 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "fiber-bootstrap"
 PACKAGES = ("fiber_core", "plugins/fiber_local")
 # the tests send arrays, draw plots and look at the examples
-EXTRAS = {"train": "examples", "test": "examples,testing"}
+EXTRAS = {"train": "examples", "test": "examples,joblib,testing"}
 # how this repository runs its own tests, which is no matter of those who install the extra
 RUNNERS = ("pytest-xdist>=3.5",)
 OLDEST_PYTHON = (3, 10)

@@ -64,7 +64,7 @@ def test_the_other_subcommand_adds_what_it_needs(bootstrap):
 
     train, test = bootstrap.calls
     assert train[3].endswith("[examples]")
-    assert test[3].endswith("[examples,testing]")
+    assert test[3].endswith("[examples,joblib,testing]")
     assert any(word.startswith("pytest-xdist") for word in test)
 
 

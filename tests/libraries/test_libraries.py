@@ -24,12 +24,16 @@ NEEDS = {
     "gymnasium_async": ["gymnasium"],
     "logging_by_queue": [],
     "pymoo_starmap": ["pymoo"],
+    "scikit_learn_grid": ["sklearn"],
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
 }
 #: what else is changed than imports
 CHANGES = {
     "gymnasium_async": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
+    "scikit_learn_grid": {
+        'BACKEND = "loky"': 'import fiber.joblib\n\nfiber.joblib.register()\nBACKEND = "fiber"'
+    },
     "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
 }
 
