@@ -160,3 +160,30 @@ def test_a_module_that_was_loaded_by_file_is_found_in_children(tmp_path):
     )
     done = python("program.py", str(tmp_path / "elsewhere" / "odd_module.py"), cwd=tmp_path)
     assert done.stdout == "[3, 6]\n", done.stderr
+
+
+def test_processes_that_start_when_the_last_line_has_run_have_the_programs_functions(tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import threading
+            import fiber
+
+            def double(number):
+                return number * 2
+
+            def late():
+                threading.main_thread().join()
+                with fiber.Pool(1) as pool:
+                    print(pool.apply(double, (4,)))
+                fiber.Process(target=print, args=(double(5),)).start()
+
+            if __name__ == "__main__":
+                fiber.Pool(1).apply(double, (3,))
+                threading.Thread(target=late).start()
+            """
+        )
+    )
+    done = python("program.py", cwd=tmp_path)
+    assert done.stdout == "8\n10\n", done.stderr
+    assert done.stderr == ""

@@ -18,6 +18,7 @@ from fiber.exceptions import WireError
 from fiber.launch import bootstrap, modules, preloads, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
+from fiber.launch.preparation import Program
 from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
@@ -46,6 +47,7 @@ class Launcher:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._preloads = preloads.Teller(runtime.backend)
+        self._program = Program()
         runtime.endpoint.serve(0, self)
         _refuse_stdlib_connections()
 
@@ -138,12 +140,7 @@ class Launcher:
         return runtime.config.image if runtime.info.capabilities.images else None
 
     def _payload(self, process: Any, child: Child) -> list[wire.Buffer]:
-        preparation = spawn.get_preparation_data(process.name)
-        # the supervisor never saw this process's own start method; children have fiber's
-        preparation.pop("start_method", None)
-        if not codec.main_by_reference():
-            preparation.pop("init_main_from_name", None)
-            preparation.pop("init_main_from_path", None)
+        preparation = self._program.prepare(process.name)
         context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
         try:
             with codec.carrying(child):
