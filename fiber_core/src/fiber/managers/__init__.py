@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multiprocessing.managers import RemoteError as RemoteError
+
 from fiber.managers.asynchronous import AsyncAutoProxy as AsyncAutoProxy
 from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, gather
 from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType

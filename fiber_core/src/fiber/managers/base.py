@@ -15,7 +15,9 @@ from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
 from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
 from fiber.managers.server import Server, address_of, proof
+from fiber.objects.address import Address
 from fiber.objects.calls import Made
+from fiber.objects.doors import enter
 from fiber.objects.remote_referent import strand_of_thread
 from fiber.process import Process
 
@@ -43,8 +45,10 @@ class BaseManager:
     process that gets a proxy talks to the manager's process directly.
 
     Args:
-        address: None; or that of a manager which :meth:`connect` is to find.
-        authkey: what managers that connect must know; the one of this process unless told.
+        address: where the manager listens for others that :meth:`connect`, or where it is that this
+            one connects to: a ``(host, port)`` tuple or the path of a socket. None for any address.
+        authkey: what others must know. Where neither it nor an address is given, the manager is
+            for this run only.
         serializer: ``"pickle"``.
         ctx: the context whose processes are started.
         shutdown_timeout: seconds that the process has to end before it is ended.
@@ -70,6 +74,7 @@ class BaseManager:
             raise ValueError(msg)
         if serializer != "pickle":
             raise KeyError(serializer)
+        self._is_open = address is not None or authkey is not None
         if authkey is None:
             authkey = process.current_process().authkey
         self._address = address
@@ -126,7 +131,7 @@ class BaseManager:
             target=self._run_server,
             args=(
                 *(self._registry, self._address, self._authkey, self._serializer, writer),
-                *(initializer, initargs),
+                *(initializer, initargs, self._is_open),
             ),
         )
         number = ":".join(str(i) for i in made._identity)  # noqa: SLF001 - as the stdlib names it
@@ -156,13 +161,14 @@ class BaseManager:
         writer: Connection,
         initializer: Callable[..., Any] | None = None,
         initargs: Sequence[Any] = (),
+        is_open: bool = True,
     ) -> None:
         """What the manager's process does."""
         # the program that Ctrl-C ends shuts its managers down
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if initializer is not None:
             initializer(*initargs)
-        server = cls._Server(registry, address, authkey, serializer)
+        server = cls._Server(registry, address, authkey, serializer, is_open=is_open)
         writer.send((server.address, server.token))
         writer.close()
         server.serve_forever()
@@ -174,16 +180,30 @@ class BaseManager:
             ProcessError: the manager was started or shut down.
         """
         self._refuse_unless_initial()
-        return self._Server(self._registry, self._address, self._authkey, self._serializer)
+        return self._Server(
+            self._registry,
+            self._address,
+            self._authkey,
+            self._serializer,
+            is_open=self._is_open,
+        )
 
     def connect(self) -> None:
         """Use the manager that serves at :attr:`address`.
 
         Raises:
             AuthenticationError: it has another key.
-            PeerLostError: nobody serves there.
+            OSError: nobody serves there, such as ConnectionRefusedError.
         """
         target = address_of(self._address)
+        if target is None:
+            self._desk = enter(self._address, None, bytes(self._authkey))
+        else:
+            self._desk = self._enter_run(target)
+        self._state.value = State.STARTED
+
+    def _enter_run(self, target: Address) -> BaseProxy:
+        """The server of a manager that is for this run only."""
         token = Token("#server", target, f"{target.target:x}")
         desk = BaseProxy(token, self._serializer, authkey=self._authkey)
         try:
@@ -192,8 +212,7 @@ class BaseManager:
             if isinstance(error.__cause__, AuthenticationError):
                 raise error.__cause__ from None
             raise
-        self._desk = desk
-        self._state.value = State.STARTED
+        return desk
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the manager's process has ended, where it was started here."""

@@ -46,9 +46,9 @@ class Token:
         """The token of an object that a manager has just made."""
         return cls(made.typeid, made.address, f"{made.address.target:x}")
 
-    def with_ticket(self, ticket: int) -> Token:
+    def sent(self, address: Any, ticket: int) -> Token:
         """The same, for a pickle of a proxy that is held by a ticket until it is loaded."""
-        token = Token(self.typeid, self.address, self.id)
+        token = Token(self.typeid, address, self.id)
         token._ticket = ticket
         return token
 
@@ -145,7 +145,7 @@ class BaseProxy(Handle):
         return self._callmethod("#GETVALUE")
 
     def __reduce__(self) -> Any:
-        token = self._token.with_ticket(self._ticket())
+        token = self._token.sent(self._address(), self._ticket())
         if getattr(self, "_isauto", False):
             exposed = self._exposed_  # type: ignore[attr-defined] # made with it
             auto = type(self)._auto  # noqa: SLF001 - its own

@@ -5,17 +5,19 @@ from __future__ import annotations
 import array
 import hmac
 import queue
+import re
 import threading
 import weakref
 from collections.abc import Mapping
 from multiprocessing import AuthenticationError, process
 from typing import Any, NoReturn
 
-from fiber.managers.proxies import Token, secret
+from fiber.managers.proxies import BaseProxy, Token, secret
 from fiber.managers.standard import Namespace, Value
 from fiber.managers.undoing import undo
 from fiber.objects import store
 from fiber.objects.address import Address, Kind
+from fiber.objects.doors import Door, open_door
 from fiber.objects.referent import Product, Referent
 from fiber.objects.strands import Strands
 
@@ -24,6 +26,7 @@ __all__ = ["Server"]
 #: what a class of managers knows by the name of a type: callable, exposed, method_to_typeid, proxytype
 Registry = Mapping[str, tuple[Any, Any, Any, Any]]
 
+_TEXT = re.compile(r"([0-9a-f.]+)/([0-9a-f]+)@([a-z+]+://.+)")
 #: what managers may ask of the server
 _PUBLIC = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
 #: their methods mean the same on any thread
@@ -37,12 +40,24 @@ class Server:
 
     Args:
         registry: the types, as the manager's class has them.
-        address: None; or where other programs reach it.
-        authkey: what managers that connect must know.
+        address: where it listens for managers that connect; None for any address.
+        authkey: what they must know.
         serializer: ``"pickle"``.
+        is_open: True where managers of other programs may connect.
+
+    Raises:
+        OSError: the address cannot be bound.
     """
 
-    def __init__(self, registry: Registry, address: Any, authkey: Any, serializer: str) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        address: Any,
+        authkey: Any,
+        serializer: str,
+        *,
+        is_open: bool = True,
+    ) -> None:
         if not isinstance(authkey, bytes):
             msg = f"Authkey {authkey!r} is type {type(authkey)!s}, not bytes"
             raise TypeError(msg)
@@ -53,14 +68,16 @@ class Server:
         self._strands = Strands(self._store)
         self._referents: weakref.WeakSet[Referent] = weakref.WeakSet()
         self._desk = Referent(self._store, self._strands, self, _PUBLIC, hides_errors=True)
-        self._desk.hold(0)
+        #: by which managers of this run reach the server itself
+        self.token = Token("#server", self._desk.address, f"{self._desk.target:x}")
+        # also what newcomers get, so that the server goes on while it serves nobody
+        self._own = BaseProxy(self.token, serializer, authkey=authkey)
+        self._door: Door | None = None
         #: what ``connect`` takes
-        self.address = text_of(self._desk.address)
-
-    @property
-    def token(self) -> Token:
-        """By which managers reach the server itself."""
-        return Token("#server", self._desk.address, f"{self._desk.target:x}")
+        self.address: Any = text_of(self._desk.address)
+        if is_open:
+            self._door = open_door(address, None, bytes(authkey), lambda _: self._own)
+            self.address = self._door.address
 
     def serve_forever(self) -> NoReturn:
         """Serve until a manager says ``shutdown``; then exit."""
@@ -76,7 +93,10 @@ class Server:
     def close(self) -> None:
         """Make no more objects."""
         self._stop.set()
-        self._desk.drop(0)
+        if self._door is not None:
+            self._door.close()
+        self._own._let_go()  # noqa: SLF001 - its own
+        self._strands.close()
 
     # -- what managers ask; on threads of its own
 
@@ -146,15 +166,9 @@ def text_of(address: Address) -> str:
     return f"{address.ident}/{address.target:x}@{','.join(address.urls)}"
 
 
-def address_of(text: str) -> Address:
-    """What :func:`text_of` wrote.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    where, at, urls = text.partition("@")
-    ident, slash, target = where.partition("/")
-    if not (at and slash and urls):
-        msg = f"{text!r} is no address of a manager of this run; see the manager's own address"
-        raise ValueError(msg)
-    return Address(ident, tuple(urls.split(",")), int(target, 16), Kind.REFERENT)
+def address_of(text: Any) -> Address | None:
+    """What :func:`text_of` wrote; None where it is something else."""
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    return Address(match[1], tuple(match[3].split(",")), int(match[2], 16), Kind.REFERENT)

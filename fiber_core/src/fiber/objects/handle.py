@@ -43,15 +43,19 @@ class Handle:
         if self._letting_go.detach() is not None:
             self._object.drop(self._end)
 
-    def __reduce__(self) -> Any:
+    def _address(self) -> Any:
+        """The address for the pickle that is being made."""
         carrier = codec.carrier()
-        address: Any = self._object.address_in(_realm_of(carrier))
+        address = self._object.address_in(_realm_of(carrier))
         known = self._readers()
         if known is not None and carrier is not None and _realm_of(carrier) is None:
             # on the private ways of a run
-            address = store.current().realms.introduce(address, known)
+            return store.current().realms.introduce(address, known)
+        return address
+
+    def __reduce__(self) -> Any:
         return type(self)._load, (  # noqa: SLF001 - its own
-            address,
+            self._address(),
             self._end,
             self._ticket(),
             *self._state(),

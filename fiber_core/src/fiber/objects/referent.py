@@ -57,7 +57,7 @@ class Product:
 
     def made(self, peer: Peer | None) -> Made:
         """What the caller is told; the object is held for it."""
-        address = self._referent.address
+        address = self._referent.address_in(None if peer is None else peer.realm)
         if peer is not None:
             self._referent.hold_for(peer)
         proxytype = codec.pickled(self._proxytype)
@@ -174,6 +174,7 @@ class Referent(Shared):
         self._strands.reply(peer, self.target, number, outcome)
 
     def _outcome(self, thing: list[Any], item: Item, peer: Peer | None) -> Outcome:
+        realm = None if peer is None else peer.realm
         try:
             name, args, kwds = decode(item)
             function = self._find(thing, name)
@@ -196,8 +197,9 @@ class Referent(Shared):
             return _failed(error)
         try:
             if isinstance(value, Product):
-                return Answer.MADE, encode(value.made(peer))
-            return Answer.RETURNED, encode(list(value) if isinstance(value, _VIEWS) else value)
+                return Answer.MADE, encode(value.made(peer), realm=realm)
+            found = list(value) if isinstance(value, _VIEWS) else value
+            return Answer.RETURNED, encode(found, realm=realm)
         except BaseException as error:  # as above
             return _failed(error, "Unserializable message: ")
 

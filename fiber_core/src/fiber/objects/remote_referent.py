@@ -98,7 +98,7 @@ class RemoteReferent(Remote):
         Raises:
             Exception: what pickling its arguments raised.
         """
-        return Call(self, encode((name, args, kwds)), strand)
+        return Call(self, encode((name, args, kwds), realm=self.realm), strand)
 
     def settle(self) -> None:
         """Wait until the owner was told of what was let go of before."""

@@ -52,6 +52,8 @@ class Strands:
         self._strands: dict[_Key, _Strand] = {}
         # tickets in answers that their receivers have not unpickled yet
         self._answers: dict[Peer, dict[int, list[_Ticket]]] = {}
+        # of other programs whose processes have strands here
+        self._realms: set[str] = set()
         #: number by which other processes address it
         self.target = store.node.new_target()
         store.node.endpoint.serve(self.target, self)
@@ -70,6 +72,9 @@ class Strands:
         Raises:
             RuntimeError: no thread can be started.
         """
+        if peer is not None and peer.realm is not None and peer.realm not in self._realms:
+            self._realms.add(peer.realm)
+            self._store.realms.serve(peer.realm, self.target, self)
         key = peer, number
         with self._lock:
             strand = self._strands.get(key)
@@ -100,6 +105,12 @@ class Strands:
     def _end_here(self, number: int) -> None:
         with self._lock:
             self._end((None, number))
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._store.node.endpoint.withdraw(self.target)
+        if self._realms:
+            self._store.realms.withdraw(self.target)
 
     @property
     def threads(self) -> int:
