@@ -71,6 +71,8 @@ _HOMES = {
     "ProcessError": "multiprocessing",
     "Queue": "fiber.queues",
     "RLock": "fiber.synchronize",
+    "SUBDEBUG": "multiprocessing.util",
+    "SUBWARNING": "multiprocessing.util",
     "Semaphore": "fiber.synchronize",
     "SimpleQueue": "fiber.queues",
     "TimeoutError": "multiprocessing",

@@ -6,8 +6,9 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the error
+from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the errors
     MaybeEncodingError,
+    RemoteTraceback,
     ThreadPool,
 )
 from types import TracebackType
@@ -35,6 +36,7 @@ __all__ = [
     "MapResult",
     "MaybeEncodingError",
     "Pool",
+    "RemoteTraceback",
     "ThreadPool",
 ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing import process as _process
-from multiprocessing.process import (
+from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs do not tell
+    AuthenticationString,
     BaseProcess,
     active_children,
     current_process,
@@ -20,7 +21,14 @@ from fiber.model import ResourceRequest
 # its children are kept there, where the stdlib's own functions and exit handler look
 _stdlib: Any = _process
 
-__all__ = ["BaseProcess", "Process", "active_children", "current_process", "parent_process"]
+__all__ = [
+    "AuthenticationString",
+    "BaseProcess",
+    "Process",
+    "active_children",
+    "current_process",
+    "parent_process",
+]
 
 
 class Process(_process.BaseProcess):

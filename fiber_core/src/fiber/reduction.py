@@ -10,11 +10,17 @@ from typing import IO, Any
 
 from fiber.transport import codec
 
-__all__ = ["ForkingPickler", "dump", "register"]
+__all__ = ["HAVE_SEND_HANDLE", "ForkingPickler", "dump", "register"]
+
+#: descriptors cannot be sent: another machine could do nothing with them
+HAVE_SEND_HANDLE = False
 
 
 class ForkingPickler(pickle.Pickler):
     """The stdlib's class of this name, over the tables that Fiber pickles by."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
 
     @classmethod
     def register(cls, type: type[Any], reduce: Callable[[Any], Any]) -> None:  # noqa: A002 - the stdlib's name
@@ -41,6 +47,9 @@ def dump(obj: Any, file: IO[bytes], protocol: int | None = None) -> None:
 
 class AbstractReducer:
     """The stdlib's class of this name: what a reducer offers."""
+
+    def __init__(self, *args: Any) -> None:
+        """Take what the stdlib's takes, and do nothing with it."""
 
     ForkingPickler = ForkingPickler
     register = register
