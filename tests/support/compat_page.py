@@ -1,0 +1,93 @@
+"""The page of the documentation that says for each name how it compares; run it to write it anew.
+
+python tests/support/compat_page.py > docs/reference/compatibility.md
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+
+from compat_table import MISSING, TABLE, deviation
+from compat_walk import Name, compare, names
+
+#: the Python whose names the page has
+PYTHON = (3, 11)
+
+_HEAD = """\
+# Compatibility
+
+<!-- written by tests/support/compat_page.py -->
+
+Every public name of Python {python}'s `multiprocessing` and its modules, compared by a test to what Fiber has: the name,
+the members of each class, and every signature. **Same** names do what the standard library's do, between machines too.
+**Better** ones do that and more. **Different** ones say what is different, and why.
+
+Exceptions (`TimeoutError`, `ProcessError`, `queue.Full` and so on) are the standard library's own classes, and contexts
+and process objects are subclasses of its classes. What crosses processes is never the standard library's own.
+"""
+
+_ABSENT_FOR = "absent: "
+_ABSENT = """\
+
+## Modules that Fiber does not have
+
+| module | why |
+|---|---|
+| `heap`, `popen_*`, `resource_sharer`, `resource_tracker`, `forkserver`, `spawn` | how the standard library works inside |
+| `shared_memory` | memory of one machine; `Value`, `Array` and managers work on one and between several. `SharedMemoryManager` is there |
+"""
+
+
+def is_for_this_python() -> bool:
+    """True where this Python is the one whose names the page has."""
+    return sys.version_info[:2] == PYTHON and platform.system() == "Linux"
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD.format(python=".".join(map(str, PYTHON))), *_sections(), _ABSENT])
+
+
+def _sections() -> Iterator[str]:
+    for module, found in groupby(names(), key=lambda name: name.module):
+        yield _section(module, list(found))
+
+
+def _section(module: str, found: list[Name]) -> str:
+    title = f"`multiprocessing.{module}`" if module else "`multiprocessing`"
+    lines = [f"## {title}", ""]
+    rows, same = [], []
+    absent: dict[str, list[str]] = {}
+    for name in found:
+        if name.owner and _covered(name):
+            continue
+        listed = TABLE.get(name.key)
+        if name.key in MISSING:
+            rows.append(f"| `{name.path}` | different | still to come |")
+        elif listed is not None and listed.note.startswith(_ABSENT_FOR):
+            absent.setdefault(listed.note[len(_ABSENT_FOR) :], []).append(f"`{name.path}`")
+        elif listed is not None:
+            rows.append(f"| `{name.path}` | {listed.verdict} | {listed.note} |")
+        elif not name.owner:
+            same.append(f"`{name.path}`")
+    if same:
+        lines += [f"Same: {', '.join(same)}.", ""]
+    if rows:
+        lines += ["| name | is | what and why |", "|---|---|---|", *rows, ""]
+    for why, paths in absent.items():
+        lines += [f"Absent ({why}): {', '.join(paths)}.", ""]
+    return "\n".join(lines)
+
+
+def _covered(name: Name) -> bool:
+    """True for a member that is the same, or of which its class's row tells."""
+    if name.key in TABLE or name.key in MISSING:
+        return False
+    return compare(name).what == "same" or deviation(name.key) is not None
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
