@@ -1,6 +1,8 @@
 """The end of a process that owns or uses shared objects."""
 
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -61,6 +63,27 @@ def test_of_an_owner_that_cannot_be_reached_nothing_is_left(owner, other):
         other.store.take(address, 0, 0).drop(0)
 
     until(lambda: not other.store._remotes and not other.store._owners)
+
+
+def test_the_error_of_one_that_cannot_be_reached_keeps_nothing_of_its_users(owner, other):
+    address = owner.queue().address
+    owner.die()
+
+    class Precious:
+        pass
+
+    def user():
+        precious = Precious()
+        return weakref.ref(precious), other.store.take(address, 0, 0)
+
+    gc.disable()
+    try:
+        precious, theirs = user()
+        with pytest.raises(PeerLostError):
+            take(theirs)
+        assert precious() is None
+    finally:
+        gc.enable()
 
 
 def test_those_who_wait_hear_of_a_loss_that_another_thread_finds_first(owner, other, monkeypatch):

@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 _NOBODY = 2**64 - 1
 
 
+def bare(error: BaseException) -> BaseException:
+    """An error that is to be kept, without the frames that it went through.
+
+    They hold what the functions of the user's stack have, handles among it, for as long as it is
+    kept.
+    """
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 class Owner:
     """One owner of objects, dialled on first use. A connection that is lost stays lost.
 
@@ -166,7 +181,7 @@ class Owner:
             try:
                 self._client = self._store.client(url)
             except TransportError as error:
-                self._cause = error
+                self._cause = bare(error)
             else:
                 self._store.watch(self, self._client)
                 return self._client

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.objects import protocol
 from fiber.objects.address import Address, Shape
-from fiber.objects.owner import Owner
+from fiber.objects.owner import Owner, bare
 from fiber.objects.protocol import Op
 from fiber.objects.references import NO_TICKET
 from fiber.transport.wire import Buffer, Message
@@ -98,7 +98,7 @@ class Remote:
                 self._attach(end, ticket)
             except PeerLostError as error:
                 self._attach_in_vain(end)
-                self.fail(error)
+                self.fail(bare(error))
             return True
 
     def drop(self, end: int) -> None:

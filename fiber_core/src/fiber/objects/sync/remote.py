@@ -12,7 +12,7 @@ import attrs
 
 from fiber.exceptions import PeerLostError
 from fiber.objects.address import Address
-from fiber.objects.owner import Owner
+from fiber.objects.owner import Owner, bare
 from fiber.objects.remote import Remote
 from fiber.objects.sync import protocol
 from fiber.objects.sync.line import Verdict
@@ -114,7 +114,7 @@ class RemoteWaited(Remote):
         try:
             self.cast([SAY.pack(op, number, argument)])
         except PeerLostError as error:
-            self.fail(error)
+            self.fail(bare(error))
             raise self.lost(error) from error
 
     def lost(self, error: BaseException | None) -> PeerLostError:
