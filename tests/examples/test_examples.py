@@ -17,7 +17,11 @@ EXAMPLES = sorted(FOLDER.glob("*.py"))
 #: arguments of those that are run with some
 ARGUMENTS = {"process_gpu": ["--cpu"]}
 #: modules of those that cannot do without
-NEEDS = {"es_cartpole": ["gymnasium", "numpy", "matplotlib"], "process_gpu": ["torch"]}
+NEEDS = {
+    "async_manager": ["gymnasium"],
+    "es_cartpole": ["gymnasium", "numpy", "matplotlib"],
+    "process_gpu": ["torch"],
+}
 
 pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
 
@@ -39,10 +43,20 @@ def run(name, *arguments, folder):
     return done.stdout
 
 
-# the main job has tests of its own
-@pytest.mark.parametrize("name", sorted({path.stem for path in EXAMPLES} - {"es_cartpole"}))
+# these two have tests of their own
+@pytest.mark.parametrize("name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole"}))
 def test_an_example_runs(name, tmp_path):
     run(name, *ARGUMENTS.get(name, []), folder=tmp_path)
+
+
+def test_environments_step_at_once(tmp_path):
+    output = run("async_manager", "--steps", "50", "--delay", "20", folder=tmp_path)
+
+    ratios = [float(found) for found in re.findall(r"([\d.]+)x$", output, re.MULTILINE)]
+    assert len(ratios) == 2
+    # four sleeps at once or one after another: a busy machine does not make one the other
+    assert ratios[1] > 1.5
+    assert re.search(r"^the same \d+ episodes each time$", output, re.MULTILINE)
 
 
 def test_the_main_job_saves_what_it_learned(tmp_path):
