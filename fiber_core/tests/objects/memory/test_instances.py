@@ -1,0 +1,128 @@
+"""ctypes instances over blocks: here, in another process of this host, on another host."""
+
+import copyreg
+import ctypes
+import gc
+import pickle
+
+import pytest
+
+from fiber.objects import store
+from fiber.objects.memory import instances
+from fiber.objects.memory.distant import ArrayOnAnotherHost
+from fiber.objects.memory.handle import Hold
+from transport_world import until
+
+
+class Point(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_double), ("y", ctypes.c_int)]
+
+
+class Wide(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_longlong)]
+
+
+class Named(ctypes.Array):
+    _type_ = ctypes.c_int
+    _length_ = 2
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Be a node's process: ``at(node)``."""
+
+    def be(node):
+        monkeypatch.setattr(store, "current", lambda: node.store)
+
+    return be
+
+
+@pytest.fixture
+def sent(owner, at):
+    """An array of the owner's, and a pickle of it."""
+    at(owner)
+    mine = instances.new(Point * 2)
+    return mine, pickle.dumps(mine)
+
+
+def test_another_process_of_the_host_has_the_same_memory(other, at, sent):
+    mine, pickled = sent
+    at(other)
+    theirs = pickle.loads(pickled)
+    assert type(theirs) is Point * 2
+    theirs[1].y = 7
+    assert mine[1].y == 7
+
+
+def test_a_process_on_another_host_has_something_that_stands_for_it(world, at, sent):
+    mine, pickled = sent
+    at(world.node("far", host="elsewhere"))
+    theirs = pickle.loads(pickled)
+    assert type(theirs) is ArrayOnAnotherHost
+    theirs[1].y = 7
+    assert mine[1].y == 7
+
+
+def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner, other, at, sent):
+    mine, pickled = sent
+    at(world.node("far", host="elsewhere"))
+    again = pickle.dumps(pickle.loads(pickled))
+    at(other)
+    theirs = pickle.loads(again)
+    mine[0].y = 3
+    assert (type(theirs), theirs[0].y) == (type(mine), 3)
+    at(owner)
+    assert ctypes.addressof(pickle.loads(again)) == ctypes.addressof(mine)
+
+
+def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, monkeypatch, sent):
+    mine, pickled = sent
+    at(other)
+    monkeypatch.setattr("fiber.objects.memory.handle.map_arena", lambda *_: None)
+    theirs = pickle.loads(pickled)
+    theirs[0] = (1, 2)
+    assert (type(theirs), mine[0].y) == (ArrayOnAnotherHost, 2)
+
+
+def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
+    at(owner)
+    mine = instances.new(ctypes.c_int)
+    shared = instances.hold_of(mine)._object
+    shared.issue(7, 0, 1)
+    spelled, hold = instances.reduce(mine)[1]
+    state = hold._state()
+    at(other)
+    theirs = instances.rebuild(spelled, Hold._load(shared.address, 0, 7, *state))
+    del mine, hold
+    gc.collect()
+    theirs.value = 5
+    assert bytes(shared.view)[0] == 5
+    del theirs
+    gc.collect()
+    until(lambda: shared._block is None)
+
+
+def test_a_type_of_another_size_is_refused(at, owner, other, sent):
+    _, pickled = sent
+    at(other)
+    hold = pickle.loads(pickle.dumps(instances.hold_of(pickle.loads(pickled))))
+    with pytest.raises(TypeError, match="Wide has 8 bytes here and 32 in process owner"):
+        instances.rebuild(Wide, hold)
+
+
+def test_array_types_are_spelled_and_named_ones_go_by_name():
+    nested = (ctypes.c_short * 3) * 2
+    assert instances.spell(nested) == ((ctypes.c_short, 3), 2)
+    assert instances.read(instances.spell(nested)) is nested
+    assert instances.spell(Named) is Named
+    assert instances.spell(Named * 4) == (Named, 4)
+
+
+def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, owner, monkeypatch):
+    class Own(ctypes.Structure):
+        _fields_ = [("n", ctypes.c_int)]
+
+    monkeypatch.setitem(copyreg.dispatch_table, Own, lambda one: (int, (one.n,)))
+    at(owner)
+    instances.new(Own)
+    assert pickle.loads(pickle.dumps(Own(4))) == 4
