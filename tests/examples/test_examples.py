@@ -44,7 +44,9 @@ def run(name, *arguments, folder):
 
 
 # these two have tests of their own
-@pytest.mark.parametrize("name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole"}))
+@pytest.mark.parametrize(
+    "name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole"})
+)
 def test_an_example_runs(name, tmp_path):
     run(name, *ARGUMENTS.get(name, []), folder=tmp_path)
 
