@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
+from types import FrameType
 
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
 from fiber.objects.sync.line import Verdict
-
-# the frames between the user's and the one that warns: handle, object, here
-_USER = 4
 
 
 class Holding:
@@ -88,4 +87,14 @@ class Holding:
         if verdict is Verdict.DIED:
             raise HolderDiedError(text)
         if verdict is Verdict.INHERITED:
-            warnings.warn(text, HolderDiedWarning, stacklevel=_USER)
+            warnings.warn(text, HolderDiedWarning, stacklevel=_frames_of_ours() + 1)
+
+
+def _frames_of_ours() -> int:
+    """How many calls of Fiber's own the user's call has led to."""
+    count = 0
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to see callers
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("fiber."):
+        count += 1
+        frame = frame.f_back
+    return count

@@ -1,0 +1,26 @@
+"""Layouts of what is said about locks and the like."""
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.objects.sync import protocol
+from fiber.objects.sync.line import Verdict
+
+
+def test_an_answer_is_read_as_it_was_written():
+    for given in ((7, Verdict.YES, -3, ""), (2**64 - 1, Verdict.DIED, 0, "process 1 on höst")):
+        assert protocol.parse_answer(protocol.answer(*given)) == given
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        protocol.answer(1, Verdict.YES, 0, "")[:-1],
+        protocol.ANSWER.pack(64, 1, 200, 0),
+        protocol.ANSWER.pack(64, 1, 0, 0) + b"\xff",
+    ],
+)
+def test_nonsense_is_refused(body):
+    with pytest.raises(WireError):
+        protocol.parse_answer(body)
