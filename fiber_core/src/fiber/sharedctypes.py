@@ -9,18 +9,33 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Iterator, Sequence
 from multiprocessing import sharedctypes as _stdlib
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 from fiber.objects.memory import instances, layout
 from fiber.objects.memory.distant import local, type_of
 
+if TYPE_CHECKING:
+    from ctypes import _CData, _SimpleCData
+
+    _Whole: TypeAlias = Literal["b", "B", "h", "H", "i", "I", "l", "L", "q", "Q"]
+    _Real: TypeAlias = Literal["f", "d"]
+    _Content: TypeAlias = int | Sequence[Any]
+
 __all__ = ["Array", "RawArray", "RawValue", "Value", "copy", "synchronized"]
+
+T = TypeVar("T")
+C = TypeVar("C", bound="_CData")
 
 #: the ctypes class of each typecode, those of the running Python
 typecode_to_type: dict[str, Any] = dict(vars(_stdlib)["typecode_to_type"])
 
 
+@overload
+def RawValue(typecode_or_type: type[C], *args: Any) -> C: ...
+@overload
+def RawValue(typecode_or_type: str, *args: Any) -> Any: ...
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdlib's name
     """A ctypes object in shared memory.
 
@@ -36,6 +51,10 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdl
     return instance
 
 
+@overload
+def RawArray(typecode_or_type: type[C], size_or_initializer: _Content) -> ctypes.Array[C]: ...
+@overload
+def RawArray(typecode_or_type: str, size_or_initializer: _Content) -> Any: ...
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N802
     """A ctypes array in shared memory.
 
@@ -54,6 +73,26 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N
     return instance
 
 
+@overload
+def Value(typecode_or_type: type[C], *args: Any, lock: Literal[False], ctx: Any = None) -> C: ...
+@overload
+def Value(
+    typecode_or_type: type[_SimpleCData[T]], *args: Any, lock: Any = True, ctx: Any = None
+) -> Synchronized[T]: ...
+@overload
+def Value(
+    typecode_or_type: type[C], *args: Any, lock: Any = True, ctx: Any = None
+) -> SynchronizedBase[C]: ...
+@overload
+def Value(
+    typecode_or_type: _Whole, *args: Any, lock: Literal[True] = True, ctx: Any = None
+) -> Synchronized[int]: ...
+@overload
+def Value(
+    typecode_or_type: _Real, *args: Any, lock: Literal[True] = True, ctx: Any = None
+) -> Synchronized[float]: ...
+@overload
+def Value(typecode_or_type: str, *args: Any, lock: Any = True, ctx: Any = None) -> Any: ...
 def Value(  # noqa: N802
     typecode_or_type: Any, *args: Any, lock: Any = True, ctx: Any = None
 ) -> Any:
@@ -72,6 +111,58 @@ def Value(  # noqa: N802
     return _with_lock(RawValue(typecode_or_type, *args), lock, ctx)
 
 
+@overload
+def Array(
+    typecode_or_type: type[C],
+    size_or_initializer: _Content,
+    *,
+    lock: Literal[False],
+    ctx: Any = None,
+) -> ctypes.Array[C]: ...
+@overload
+def Array(  # type: ignore[overload-overlap] # the narrower one comes first
+    typecode_or_type: type[ctypes.c_char],
+    size_or_initializer: _Content,
+    *,
+    lock: Any = True,
+    ctx: Any = None,
+) -> SynchronizedString: ...
+@overload
+def Array(  # type: ignore[overload-overlap] # the narrower one comes first
+    typecode_or_type: type[_SimpleCData[T]],
+    size_or_initializer: _Content,
+    *,
+    lock: Any = True,
+    ctx: Any = None,
+) -> SynchronizedArray[T]: ...
+@overload
+def Array(
+    typecode_or_type: type[C],
+    size_or_initializer: _Content,
+    *,
+    lock: Any = True,
+    ctx: Any = None,
+) -> SynchronizedArray[C]: ...
+@overload
+def Array(
+    typecode_or_type: _Whole,
+    size_or_initializer: _Content,
+    *,
+    lock: Literal[True] = True,
+    ctx: Any = None,
+) -> SynchronizedArray[int]: ...
+@overload
+def Array(
+    typecode_or_type: _Real,
+    size_or_initializer: _Content,
+    *,
+    lock: Literal[True] = True,
+    ctx: Any = None,
+) -> SynchronizedArray[float]: ...
+@overload
+def Array(
+    typecode_or_type: str, size_or_initializer: _Content, *, lock: Any = True, ctx: Any = None
+) -> Any: ...
 def Array(  # noqa: N802
     typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True, ctx: Any = None
 ) -> Any:
@@ -161,19 +252,19 @@ prop_cache: dict[str, property] = {}
 class_cache: weakref.WeakKeyDictionary[Any, type[Any]] = weakref.WeakKeyDictionary()
 
 
-def make_property(name: str) -> property:
+def make_property(name: str) -> Any:
     """A property for an attribute of the ctypes object, with the lock around each use."""
     found = prop_cache.get(name)
     if found is None:
 
-        def read(self: SynchronizedBase) -> Any:
+        def read(self: SynchronizedBase[Any]) -> Any:
             self.acquire()
             try:
                 return getattr(self._obj, name)
             finally:
                 self.release()
 
-        def write(self: SynchronizedBase, value: Any) -> None:
+        def write(self: SynchronizedBase[Any], value: Any) -> None:
             self.acquire()
             try:
                 setattr(self._obj, name, value)
@@ -184,7 +275,8 @@ def make_property(name: str) -> property:
     return found
 
 
-class SynchronizedBase(_stdlib.SynchronizedBase):  # type: ignore[type-arg] # the running Python has no argument for it
+# the stubs have arguments for the stdlib's classes, which the classes have not
+class SynchronizedBase(_stdlib.SynchronizedBase, Generic[C]):  # type: ignore[type-arg]
     """A ctypes object and its lock."""
 
     _obj: Any
@@ -205,9 +297,10 @@ class SynchronizedBase(_stdlib.SynchronizedBase):  # type: ignore[type-arg] # th
     def __reduce__(self) -> Any:
         return synchronized, (self._obj, self._lock)
 
-    def get_obj(self) -> Any:
+    def get_obj(self) -> C:
         """The ctypes object; on another host what stands for it."""
-        return self._obj
+        found: C = self._obj
+        return found
 
     def get_lock(self) -> Any:
         """The lock."""
@@ -217,18 +310,26 @@ class SynchronizedBase(_stdlib.SynchronizedBase):  # type: ignore[type-arg] # th
         return f"<{type(self).__name__} wrapper for {self._obj}>"
 
 
-class Synchronized(SynchronizedBase, _stdlib.Synchronized):  # type: ignore[type-arg] # as above
+class Synchronized(SynchronizedBase[Any], _stdlib.Synchronized, Generic[T]):  # type: ignore[type-arg]
     """A number or the like, and its lock."""
 
-    value: Any = make_property("value")
+    value: T = make_property("value")
 
 
-class SynchronizedArray(SynchronizedBase, _stdlib.SynchronizedArray):  # type: ignore[type-arg] # as above
+class SynchronizedArray(SynchronizedBase[Any], _stdlib.SynchronizedArray, Generic[T]):  # type: ignore[type-arg]
     """An array and its lock."""
 
     def __len__(self) -> int:
         return len(self._obj)
 
+    def __iter__(self) -> Iterator[T]:
+        # one after another, as the stdlib's: the lock is free in between
+        return (self[i] for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, i: slice) -> list[T]: ...
+    @overload
+    def __getitem__(self, i: SupportsIndex) -> T: ...
     def __getitem__(self, i: Any) -> Any:
         with self:
             return self._obj[i]
@@ -238,8 +339,8 @@ class SynchronizedArray(SynchronizedBase, _stdlib.SynchronizedArray):  # type: i
             self._obj[i] = value
 
 
-class SynchronizedString(SynchronizedArray, _stdlib.SynchronizedString):
+class SynchronizedString(SynchronizedArray[bytes], _stdlib.SynchronizedString):  # type: ignore[misc]
     """An array of bytes and its lock."""
 
-    value: Any = make_property("value")
-    raw: Any = make_property("raw")
+    value: bytes = make_property("value")
+    raw: bytes = make_property("raw")
