@@ -101,7 +101,10 @@ class Semaphore(SemLock):
         self._make_semaphore(value, SEM_VALUE_MAX, recover)
 
     def _make_semaphore(self, value: int, maximum: int, recover: bool) -> None:
-        if not 0 <= operator.index(value) <= SEM_VALUE_MAX:
+        if operator.index(value) > SEM_VALUE_MAX:
+            msg = f"a semaphore has at most {SEM_VALUE_MAX} permits, not {value}"
+            raise OverflowError(msg)
+        if value < 0:
             # what the stdlib raises, with a text that says why
             text = f"{os.strerror(errno.EINVAL)}: a semaphore of {value} permits"
             raise OSError(errno.EINVAL, text)
