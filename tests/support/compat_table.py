@@ -5,11 +5,12 @@ A key is a name, or a class for all its members if it says so. A name that is in
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import attrs
 
-__all__ = ["MISSING", "TABLE", "Deviation", "deviation"]
+__all__ = ["MISSING", "OLDER", "TABLE", "Deviation", "deviation"]
 
 
 @attrs.frozen
@@ -160,6 +161,11 @@ TABLE: dict[str, Deviation] = {
     ),
 }
 
+#: deviations from older Pythons only: Fiber has on all of them what the stdlib has since another one
+OLDER: dict[str, Deviation] = _all(
+    "managers", "BaseManager SyncManager", better("`shutdown_timeout`, which is of Python 3.11")
+)
+
 #: names that are still to come; each must really be missing
 MISSING: set[str] = {
     "managers.SharedMemoryManager.ShareableList",
@@ -170,6 +176,8 @@ MISSING: set[str] = {
 def deviation(key: str) -> Deviation | None:
     """How a name differs: its own entry, or that of its class where it covers members."""
     found = TABLE.get(key)
+    if found is None and sys.version_info < (3, 11):
+        found = OLDER.get(key)
     if found is None:
         of_class = TABLE.get(key.rpartition(".")[0])
         return of_class if of_class is not None and of_class.covers else None
