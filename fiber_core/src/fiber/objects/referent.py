@@ -221,8 +221,10 @@ class Referent(Shared):
 
     def _end_closed(self, end: int) -> None:
         # what it holds may run code of the user's when it goes, which the handler thread must not
+        # one whose process ends goes with it
         thing, self._thing = self._thing, []
-        self._store.errand(thing.clear)
+        if not self._store.is_closing:
+            self._store.errand(thing.clear)
 
 
 def _raised(error: BaseException) -> Outcome:

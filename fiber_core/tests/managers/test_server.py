@@ -1,0 +1,82 @@
+"""What a server is asked, and where it says it is."""
+
+import threading
+
+import pytest
+
+import fiber
+from fiber.managers import BaseManager
+from fiber.managers.server import Server, address_of, proof, public_methods, text_of
+from fiber.objects.address import Address, Kind
+
+ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
+
+
+def test_an_address_of_the_run_is_written_and_read():
+    assert text_of(ADDRESS) == "1f2e.3/11@ipc:///run/x.sock,tls+tcp://10.0.0.1:5"
+    assert address_of(text_of(ADDRESS)) == ADDRESS
+
+
+@pytest.mark.parametrize("other", [("host", 5), "/tmp/a@b/c", "", None])
+def test_other_addresses_are_not_of_the_run(other):
+    assert address_of(other) is None
+
+
+def test_a_proof_is_of_one_key_and_one_address():
+    assert proof(b"key", "here") == proof(b"key", "here")
+    assert len({proof(b"key", "here"), proof(b"key", "there"), proof(b"other", "here")}) == 3
+
+
+def test_public_methods_are_callables_without_an_underscore():
+    class Thing:
+        value = 1
+
+        def method(self): ...
+
+        def _hidden(self): ...
+
+    assert public_methods(Thing()) == ["method"]
+
+
+class Numbers(BaseManager):
+    pass
+
+
+Numbers.register("numbers", list, fiber.managers.ListProxy)
+Numbers.register("wrong", list, fiber.managers.ListProxy, method_to_typeid=None)
+Numbers._registry["wrong"] = (list, ("pop",), ["pop"], fiber.managers.ListProxy)
+
+
+def test_a_key_is_bytes():
+    with pytest.raises(TypeError, match="Authkey 'text' is type <class 'str'>, not bytes"):
+        Server({}, None, "text", "pickle")
+
+
+def test_it_serves_until_it_is_told_to_end():
+    manager = Numbers()
+    server = manager.get_server()
+    codes = []
+
+    def serve():
+        try:
+            server.serve_forever()
+        except SystemExit as error:
+            codes.append(error.code)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    client = Numbers(server.address)
+    client.connect()
+    numbers = client.numbers([1])
+    # in its own process it is called on the caller's thread
+    numbers.append(2)
+    assert list(numbers) == [1, 2]
+    assert client._number_of_objects() == 1
+    assert "[1, 2]" in client._debug_info()
+    with pytest.raises(Exception, match="Method_to_typeid .* not dict"):
+        client.wrong()
+    client._ask("shutdown")
+    thread.join(20)
+
+    assert codes == [0]
+    server.close()

@@ -1,0 +1,63 @@
+"""What is told of calls, and what is made of it."""
+
+import pickle
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.objects import calls
+from fiber.objects.address import Address, Kind
+from fiber.objects.calls import Answer, Made
+from fiber.objects.handle import encode
+from fiber.objects.items import Laden
+
+LADEN = Laden.of([("owner", ("ipc:///x",), 7, 9)], pickle.dumps("held"))
+
+
+def there(segments):
+    return memoryview(b"".join(segments))
+
+
+@pytest.mark.parametrize("item", [b"plain", LADEN], ids=["plain", "laden"])
+def test_a_call_arrives_as_it_was_sent(item):
+    strand, found = calls.read_call(there(calls.call(3, item)))
+
+    assert strand == 3
+    assert type(found) is Laden if item is LADEN else bytes(found) == item
+    assert calls.tickets(found) == ([("owner", ("ipc:///x",), 7, 9)] if item is LADEN else ())
+
+
+def test_an_answer_tells_where_its_threads_are_served():
+    (word, item), strands = calls.read_answer(there(calls.answer((Answer.RETURNED, LADEN), 5)))
+
+    assert (word, strands) == (Answer.RETURNED, 5)
+    assert calls.value((word, item)) == "held"
+
+
+@pytest.mark.parametrize("body", [b"", b"\x09" * 10, b"\x00"])
+def test_nonsense_is_refused(body):
+    with pytest.raises(WireError):
+        calls.read_answer(memoryview(body))
+    with pytest.raises(WireError):
+        calls.read_call(memoryview(b""))
+
+
+def test_what_was_raised_is_raised():
+    with pytest.raises(KeyError):
+        calls.value((Answer.RAISED, encode(KeyError("x"))))
+
+
+def test_what_failed_is_a_remote_error_with_its_cause():
+    from multiprocessing.managers import RemoteError
+
+    with pytest.raises(RemoteError, match="the words") as caught:
+        calls.value((Answer.FAILED, encode(("the words", ValueError(1)))))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_the_class_of_proxies_is_loaded_where_it_is_needed():
+    address = Address("owner", ("ipc:///x",), 7, Kind.REFERENT)
+    made = calls.value((Answer.MADE, encode(Made("t", ("m",), address, pickle.dumps(dict)))))
+
+    assert made.address == address
+    assert calls.load_made(made) is dict

@@ -1,0 +1,79 @@
+"""The threads that calls are made on."""
+
+import queue
+import threading
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.objects import calls, strands
+from fiber.objects.strands import Strands
+from fiber.transport.wire import Kind, Message
+from transport_world import until
+
+
+@pytest.fixture
+def mine(owner):
+    return Strands(owner.store)
+
+
+def submit(mine, number, task, **options):
+    mine.submit(None, number, task, **{"leaves_nothing": True, **options})
+
+
+def test_a_strand_is_one_thread_in_order(mine):
+    found = queue.SimpleQueue()
+    for n in range(5):
+        submit(mine, 1, lambda n=n: found.put((n, threading.get_ident())))
+    got = [found.get(timeout=20) for _ in range(5)]
+    mine.end_soon(1)
+
+    assert [n for n, _ in got] == list(range(5))
+    assert len({ident for _, ident in got}) == 1
+
+
+def test_an_idle_thread_ends_and_another_takes_its_place(mine, monkeypatch):
+    monkeypatch.setattr(strands, "IDLE", 0.01)
+    done = threading.Event()
+    submit(mine, 1, threading.Event)
+    until(lambda: mine.threads == 0)
+    submit(mine, 1, done.set)
+
+    assert done.wait(20)
+    until(lambda: mine.threads == 0)
+
+
+def test_one_that_a_lock_may_belong_to_does_not(mine, monkeypatch):
+    monkeypatch.setattr(strands, "IDLE", 0.01)
+    idents = queue.SimpleQueue()
+    submit(mine, 1, lambda: idents.put(threading.get_ident()), leaves_nothing=False)
+    first = idents.get(timeout=20)
+    submit(mine, 2, threading.Event)
+    # the other one is idle for as long
+    until(lambda: mine.threads == 1)
+    submit(mine, 1, lambda: idents.put(threading.get_ident()))
+
+    assert idents.get(timeout=20) == first
+    mine.end_soon(1)
+
+
+def test_a_task_that_fails_is_told_and_ends_no_thread(mine, caplog):
+    done = threading.Event()
+    submit(mine, 1, lambda: 1 / 0)
+    submit(mine, 1, done.set)
+
+    assert done.wait(20)
+    mine.end_soon(1)
+    assert "a call of a managed object was not answered" in caplog.text
+
+
+def test_nonsense_is_refused(mine):
+    message = Message(Kind.CAST, mine.target, 1, memoryview(calls.NUMBERED.pack(99, 1)))
+    with pytest.raises(WireError, match="operation 99"):
+        mine.on_message(None, message)
+
+
+def test_what_is_closed_is_served_no_more(mine, owner):
+    mine.close()
+
+    assert mine.target not in owner.endpoint._services
