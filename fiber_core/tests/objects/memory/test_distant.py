@@ -275,11 +275,11 @@ def test_there_is_no_buffer_and_the_error_says_what_to_do():
     _, there, _ = pair(ctypes.c_double * 4)
     match = "not 'ArrayOnAnotherHost'"
     if sys.version_info >= (3, 12):
-        match = "no buffer of this c_double_Array_4: .* process there"
+        match = "no buffer of this c_double_Array_4: .* of process there"
     for use in (np.frombuffer, memoryview):
         with pytest.raises(TypeError, match=match):
             use(there)
-    with pytest.raises(TypeError, match="no buffer of this c_double_Array_4: .* process there"):
+    with pytest.raises(TypeError, match="no buffer of this c_double_Array_4: .* of process there"):
         np.asarray(there, copy=False)
 
 

@@ -90,8 +90,9 @@ class Distant:
     def _far_refuse(self) -> NoReturn:
         name = self._far_type.__name__
         msg = (
-            f"there is no buffer of this {name}: its memory is on another host, in process "
-            f"{self._far_hold.maker}; copy it with fiber.sharedctypes.copy(), or read [:] or value"
+            f"there is no buffer of this {name}: this process cannot map the memory of process "
+            f"{self._far_hold.maker}, which is on another host or out of reach; copy it with "
+            "fiber.sharedctypes.copy(), or read and write [:] or value"
         )
         raise TypeError(msg)
 
