@@ -149,3 +149,17 @@ def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, kind, end):
 
     with pytest.raises(KeyError):
         theirs.source(0) if end == 0 else theirs.sink(0)
+
+
+def test_what_only_another_program_was_told_of_is_forgotten_without_an_endpoint_of_the_run(owner):
+    # the process may be ending, and opens none any more
+    mine = owner.queue()
+    mine.target = owner.new_target()
+    owner.store._own[mine.target] = mine
+    endpoint, owner.endpoint = owner.endpoint, None
+    try:
+        owner.store.forget(mine)
+    finally:
+        owner.endpoint = endpoint
+
+    assert mine.target not in owner.store._own

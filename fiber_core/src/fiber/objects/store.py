@@ -63,6 +63,8 @@ class Store:
         self.node = node
         self._lock = threading.RLock()
         self._own: dict[int, Shared] = {}
+        # those that this run is served, by its endpoint; realms have endpoints of their own
+        self._served: set[int] = set()
         self._remotes: dict[tuple[str, int], Remote] = {}
         self._owners: dict[str, Owner] = {}
         # where owners were reached, whatever they say of where they are
@@ -142,13 +144,16 @@ class Store:
             assert realm is not None
             urls = self.realms.serve(realm, shared.target, shared)
             return Address(self.realms.ident, urls, shared.target, kind, maxsize)
+        self._served.add(shared.target)
         endpoint.serve(shared.target, shared)
         return Address(self.ident, tuple(endpoint.urls), shared.target, kind, maxsize)
 
     def forget(self, shared: Shared) -> None:
         """An own object has no holder any more."""
         if self._own.pop(shared.target, None) is not None:
-            self.node.endpoint.withdraw(shared.target)
+            if shared.target in self._served:
+                self._served.remove(shared.target)
+                self.node.endpoint.withdraw(shared.target)
             if self._realms is not None:
                 self._realms.withdraw(shared.target)
 
