@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import fiber
+from fiber.connection import wait
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -269,3 +270,71 @@ def test_a_pipe_whose_maker_keeps_one_end_ends_with_it():
     with pytest.raises(BrokenPipeError):
         end.send(1)
     child.join(PATIENCE)
+
+
+# -- several processes that wait for one end
+
+
+def wait_and_tell(end, news, go):
+    """Wait for something to read and leave it there."""
+    news.put(wait([end], PATIENCE) == [end])
+    go.get()
+    end.close()
+
+
+def wait_and_read(end, results):
+    """Read whatever comes, by one's own waiting."""
+    while True:
+        if wait([end], PATIENCE) != [end]:
+            return
+        if not end.poll(0):
+            # another was faster
+            continue
+        try:
+            results.put(end.recv())
+        except EOFError:
+            return
+
+
+def test_all_that_wait_for_an_end_are_told_though_nobody_reads(ends):
+    here, there = ends
+    news, go = fiber.Queue(), fiber.Queue()
+    children = [start(wait_and_tell, there, news, go) for _ in range(3)]
+    here.send("for one of you")
+    assert [news.get(timeout=PATIENCE) for _ in children] == [True] * 3
+    # it was theirs to look at, and is still to be read
+    assert wait([there], PATIENCE) == [there]
+    assert there.recv() == "for one of you"
+    assert wait([there], 0) == []
+    for _ in children:
+        go.put(None)
+    finish(*children)
+
+
+def test_one_that_waited_once_keeps_nothing_from_others(ends):
+    here, there = ends
+    news, go, results = fiber.Queue(), fiber.Queue(), fiber.Queue()
+    idle = start(wait_and_tell, there, news, go)
+    here.send(0)
+    assert news.get(timeout=PATIENCE)
+    busy = start(wait_and_read, there, results)
+    there.close()
+    for number in range(1, 20):
+        here.send(number)
+    # the first comes back from the one that has it, and may be read after later ones
+    assert sorted(results.get(timeout=PATIENCE) for _ in range(20)) == list(range(20))
+    here.close()
+    go.put(None)
+    finish(idle, busy)
+
+
+def test_those_that_wait_for_one_end_get_each_message_once(ends):
+    here, there = ends
+    results = fiber.Queue()
+    children = [start(wait_and_read, there, results) for _ in range(2)]
+    there.close()
+    for number in range(200):
+        here.send(number)
+    assert sorted(results.get(timeout=PATIENCE) for _ in range(200)) == list(range(200))
+    here.close()
+    finish(*children)

@@ -10,6 +10,7 @@ from fiber.objects.orders import (
     Give,
     Nothing,
     Offer,
+    Ready,
     Recall,
     Request,
     Watch,
@@ -78,11 +79,14 @@ def test_nothing_is_recalled_where_items_were_handed_out_in_the_meantime():
     assert lane.overdue() == []
 
 
-def test_a_request_that_only_rings_a_bell_recalls_nothing():
+def test_a_request_that_only_rings_a_bell_recalls_what_others_keep():
     lane = filled(b"1")
     lane.ask(Request("a"))
+    watching = Request("b", mode=Mode.STANDING)
+    assert lane.ask(watching) == [Watch()]
 
-    assert lane.ask(Request("b", mode=Mode.STANDING)) == []
+    assert lane.overdue() == [Recall("a")]
+    assert lane.give_back("a", 0, 1) == [Ready(watching)]
 
 
 def test_one_that_does_not_wait_gets_what_others_have_parked():

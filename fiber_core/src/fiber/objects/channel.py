@@ -24,10 +24,12 @@ from fiber.objects.orders import (
     Instructions,
     Nothing,
     Offer,
+    Ready,
     Recall,
     Refused,
     Request,
     Revoke,
+    Unready,
     Watch,
 )
 from fiber.objects.protocol import Mode, Op, Outcome, Word
@@ -95,6 +97,10 @@ class Channel(Shared):
                     self._judge(Outcome.ACCEPTED, lane, one.offer)
                 case Nothing():
                     self._without(Word.NOTHING, lane, one.request)
+                case Ready():
+                    self._without(Word.READY, lane, one.request)
+                case Unready():
+                    self._without(Word.UNREADY, lane, one.request)
                 case Recall():
                     self._tell(one.reader, lane, Word.RECALL)
                 case Watch():
@@ -125,7 +131,7 @@ class Channel(Shared):
         bell = self._bells[lane]
         if bell is None:
             bell = self._bells[lane] = Bell()
-            self.changed(lane)
+            self.carry(lane, self.lanes[lane].watch_here(True))
         return bell
 
     def is_awaited(self, lane: int) -> bool:
@@ -177,6 +183,7 @@ class Channel(Shared):
         if lane is not None and bell is not None:
             bell.close()
             self._bells[lane] = None
+            self.carry(lane, self.lanes[lane].watch_here(False))
 
     def _end_closed(self, end: int) -> None:
         for number, shape in enumerate(self.shape.lanes):

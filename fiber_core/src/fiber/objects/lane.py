@@ -26,12 +26,12 @@ from fiber.objects.orders import (
     Instructions,
     Nothing,
     Offer,
-    Recall,
     Refused,
     Request,
     Watch,
 )
 from fiber.objects.protocol import Mode
+from fiber.objects.watchers import Watchers, ended, recall, tired, unasked
 
 #: bytes in one delivery, more only where one item is larger
 MAX_DELIVERY = 512 * 1024
@@ -64,6 +64,8 @@ class Lane:
         self._waiting: deque[Request] = deque()
         self._books: dict[Hashable, Book] = {}
         self._watching = False
+        #: who is told of items and not given any
+        self.watchers = Watchers()
 
     # -- what it knows
 
@@ -190,12 +192,16 @@ class Lane:
         if request.reader is not None:
             self.open(request.reader)
             self._books[request.reader].settle(settled)
-        out: Instructions = []
-        if request.is_urgent and self._waiting:
-            # those that are only kept must not get what this one waits for
-            self._end_kept(out)
+            self.watchers.forget(request.reader)
+        # those that are only kept must not get what this one waits for
+        out = ended(self._waiting, None, kept=True)
         self._waiting.append(request)
         return out + self.advance()
+
+    def watch_here(self, flag: bool) -> Instructions:
+        """Threads of the owner wait by a descriptor, or do so no more."""
+        self.watchers.are_here = flag
+        return ended(self._waiting, None, kept=True) + self.advance()
 
     def settle(self, reader: Hashable, upto: int) -> Instructions:
         """A reader has handed out all up to a number.
@@ -219,10 +225,8 @@ class Lane:
         if book is None:
             return []
         self._put_back(book.give_back(after, upto))
-        out: Instructions = []
         # it is not to get them again at once
-        self._end_kept(out, reader)
-        return out + self.advance()
+        return ended(self._waiting, reader, kept=True) + self.advance()
 
     def cancel(self, request: Request) -> bool:
         """Forget a waiting request; False where it was answered already."""
@@ -234,16 +238,15 @@ class Lane:
 
     def cancel_all(self, reader: Hashable) -> Instructions:
         """A reader waits no more."""
-        mine = [request for request in self._waiting if request.reader == reader]
-        self._waiting = deque(r for r in self._waiting if r.reader != reader)
-        return [Nothing(request) for request in mine]
+        return ended(self._waiting, reader, kept=False)
 
     def lose(self, reader: Hashable) -> Instructions:
         """A reader is gone, however it went."""
         book = self._books.pop(reader, None)
         if book is None:
             return []
-        self._waiting = deque(r for r in self._waiting if r.reader != reader)
+        ended(self._waiting, reader, kept=False)
+        self.watchers.forget(reader)
         self._put_back(book.remains())
         if self.readers_gone:
             return self._drop()
@@ -261,14 +264,9 @@ class Lane:
         self._watching = False
         out: Instructions = self.gate.tire()
         if not self.available:
-            for request in list(self._waiting):
-                if request.mode is Mode.NOWAIT:
-                    request.patience -= 1
-                    if not request.patience:
-                        self._waiting.remove(request)
-                        out.append(Nothing(request))
-            if any(request.is_urgent for request in self._waiting):
-                self._recall(out)
+            out += tired(self._waiting)
+            if self.watchers.are_here or any(map(self._is_wanted, self._waiting)):
+                out += recall(self._books)
         return out + self.advance()
 
     def advance(self) -> Instructions:
@@ -276,7 +274,8 @@ class Lane:
         out: Instructions = []
         while self._admit(out) | self._serve(out):
             continue
-        if self._waiting:
+        out += self.watchers.review(self.available)
+        if self._waiting or self.watchers.are_here:
             self._look_elsewhere(out)
         if self.gate.held:
             out += self.gate.claim()
@@ -304,6 +303,9 @@ class Lane:
             if request.peek:
                 out.append(Give(request, 0, []))
                 continue
+            if request.mode is Mode.STANDING and self._is_shared:
+                out.append(self.watchers.tell(request))
+                continue
             placed = self._take(self._share(request))
             items = [item for _, item in placed]
             if request.reader is None:
@@ -319,7 +321,7 @@ class Lane:
 
     def _may_stay(self, request: Request, items: list[Item]) -> bool:
         """True where a lane's only reader is to get what comes next without asking again."""
-        alone = len(self._books) == 1 and not self._waiting and not self.available
+        alone = not (self._is_shared or self._waiting or self.available)
         small = request.want > 0 and sum(map(len, items)) <= _KEEP
         return alone and small and request.mode is not Mode.NOWAIT
 
@@ -330,11 +332,14 @@ class Lane:
         light = max(1, MAX_DELIVERY * available // max(1, self._bytes))
         return min(request.want, fair, light, available)
 
-    def _end_kept(self, out: Instructions, reader: Hashable = None) -> None:
-        """End requests that nobody is known to wait for, of one reader or all."""
-        for request in [r for r in self._waiting if r.kept and reader in (None, r.reader)]:
-            self._waiting.remove(request)
-            out.append(Nothing(request))
+    @property
+    def _is_shared(self) -> bool:
+        """True where what one reader is sent unasked may be what another waits for."""
+        return len(self._books) != 1 or self.watchers.are_here
+
+    def _is_wanted(self, request: Request) -> bool:
+        """True where others are to give back what they have not handed out."""
+        return request.is_urgent or (request.mode is Mode.STANDING and self._is_shared)
 
     def _take(self, count: int) -> list[Placed]:
         placed: list[Placed] = []
@@ -358,35 +363,28 @@ class Lane:
 
     def _look_elsewhere(self, out: Instructions) -> None:
         """Nothing is available: what others hold may come back; else say what there is to say."""
-        hope: Mode | None = None
+        hope = self.watchers.are_here and not self.available and self._parked() > 0
+        at_once = False
         for request in list(self._waiting):
             if self._parked(without=request.reader):
-                if request.mode is Mode.NOWAIT or (hope is None and request.is_urgent):
-                    hope = request.mode
+                at_once = at_once or request.mode is Mode.NOWAIT
+                hope = hope or self._is_wanted(request)
             elif self.writers_gone and not self.gate.held:
                 self._waiting.remove(request)
                 out.append(End(request))
             elif request.mode is Mode.NOWAIT:
                 self._waiting.remove(request)
                 out.append(Nothing(request))
-        if hope is Mode.NOWAIT:
-            self._recall(out)
+        if at_once:
+            out += recall(self._books)
         # a reader that is busy handing out is given a moment before it is asked
-        if hope is not None and (hope is Mode.NOWAIT or self._unasked()):
+        if at_once or (hope and unasked(self._books)):
             self._watch(out)
 
     def _watch(self, out: Instructions) -> None:
         if not self._watching:
             self._watching = True
             out.append(Watch())
-
-    def _unasked(self) -> Iterable[Hashable]:
-        return [n for n, book in self._books.items() if not book.recalled and book.parked()]
-
-    def _recall(self, out: Instructions) -> None:
-        for name in self._unasked():
-            self._books[name].recalled = True
-            out.append(Recall(name))
 
     def _drop(self) -> Instructions:
         held = list(self.gate.held)

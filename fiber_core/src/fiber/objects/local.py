@@ -72,7 +72,7 @@ class LocalSource:
             self._lane.cancel(waiter)
 
     def _taken(self) -> None:
-        if self._lane.holds:
+        if self._lane.holds or self._lane.watchers:
             self._channel.carry(self._number, self._lane.advance())
         else:
             self._channel.changed(self._number)

@@ -69,6 +69,20 @@ class Nothing:
 
 
 @attrs.frozen
+class Ready:
+    """Answer a request: there is something for whoever asks for it first."""
+
+    request: Request
+
+
+@attrs.frozen
+class Unready:
+    """Tell who was told otherwise that there is nothing now."""
+
+    request: Request
+
+
+@attrs.frozen
 class End:
     """Answer a request: there is nothing and never will be."""
 
@@ -123,6 +137,17 @@ class Drop:
 
 
 Instruction: TypeAlias = (
-    Give | Nothing | End | Accepted | Refused | Broken | Recall | Revoke | Watch | Drop
+    Give
+    | Nothing
+    | Ready
+    | Unready
+    | End
+    | Accepted
+    | Refused
+    | Broken
+    | Recall
+    | Revoke
+    | Watch
+    | Drop
 )
 Instructions: TypeAlias = list[Instruction]

@@ -67,6 +67,10 @@ class Word(enum.IntEnum):
     END = 7
     #: give up the room that was set aside for you: another writer waits
     REVOKE = 8
+    #: there is something for whoever asks for it first
+    READY = 10
+    #: what there was is gone
+    UNREADY = 11
     #: say so once all that was put is on its way: somebody waits for all tasks
     TELL = 9
 

@@ -18,7 +18,7 @@ from fiber.transport.wire import Message
 if TYPE_CHECKING:
     from fiber.objects.store import Store
 
-_ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END)
+_ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END, Word.READY, Word.UNREADY)
 
 
 class RemoteChannel(Remote):

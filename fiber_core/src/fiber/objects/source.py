@@ -75,6 +75,8 @@ class RemoteSource:
         self._closed = False
         self._error: PeerLostError | None = None
         self._bell: Bell | None = None
+        # True while the owner has something for whoever asks for it first
+        self._noticed = False
         # what the rate is measured by: when the last items came, and how many
         self._since = 0.0
         self._batch = 0
@@ -167,6 +169,7 @@ class RemoteSource:
 
     def _send_ask(self, mode: Mode) -> _Ask:
         ask = self._ask = _Ask(mode)
+        self._noticed = False
 
         def message() -> bytes:
             self._told = self._returned
@@ -216,6 +219,7 @@ class RemoteSource:
         """Where a descriptor is to tell of items: have a request at the owner."""
         with self._lock:
             idle = self._ask is None and not self._is_ready and not self._waiting
+            idle = idle and not self._noticed
             if idle and self._bell is not None and not self._closed:
                 self._send_ask(Mode.STANDING)
 
@@ -261,7 +265,8 @@ class RemoteSource:
             if self._closed:
                 # the owner takes them back when it hears that we are closed
                 return
-            if self._ask is not None and not kept:
+            self._noticed = word == Word.READY
+            if self._ask is not None and not kept and word != Word.UNREADY:
                 self._ask.is_open = False
                 self._ask = None
             if came:
@@ -275,7 +280,8 @@ class RemoteSource:
                 self._ended = True
             self._ring()
             self._changed.notify_all()
-            stand = self._bell is not None and self._ask is None and not self._waiting
+            idle = self._ask is None and not self._waiting and not self._noticed
+            stand = self._bell is not None and idle
         if stand:
             self._remote.soon(self._stand)
 
@@ -334,4 +340,4 @@ class RemoteSource:
 
     def _ring(self) -> None:
         if self._bell is not None:
-            self._bell.set(self._is_ready)
+            self._bell.set(self._is_ready or self._noticed)
