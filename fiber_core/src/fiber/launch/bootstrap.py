@@ -41,6 +41,8 @@ PRELOAD = (
     "multiprocessing.pool",
     "multiprocessing.spawn",
 )
+#: since then the stdlib leaves exit functions, its own among them, to whoever starts processes
+_ENDS_ARE_OURS = sys.version_info >= (3, 13)
 #: seconds for which a parent that does not answer is dialled again
 PATIENCE = 3.0
 
@@ -135,9 +137,29 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     process = codec.loads(memoryview(payload["process"]))
     runtime.process = process
     sentinel = _parent_sentinel(link)
-    code: int = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
+    code = _run(process, sentinel)
     runtime.exit_code = code
     runtime.close()
+    return code
+
+
+def _run(process: Any, sentinel: int) -> int:
+    """Be the process until it ends, and do what a process does at its end."""
+    code: int
+    if not _ENDS_ARE_OURS:
+        code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
+        return code
+    import atexit
+    from multiprocessing import util
+
+    exits: Any = atexit
+    exits._clear()  # noqa: SLF001 - as above; what was registered so far is not the process's own
+    atexit.register(vars(util)["_exit_function"])
+    try:
+        code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as above
+    finally:
+        exits._run_exitfuncs()  # noqa: SLF001 - as above
+        vars(util)["_flush_std_streams"]()
     return code
 
 
