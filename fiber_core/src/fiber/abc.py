@@ -85,6 +85,9 @@ class Backend(abc.ABC):
         """Send a signal to one process of a job; a process that has ended is no error."""
         raise CapabilityError(self.name, "fork", "signal")
 
+    def warm_up(self) -> None:  # noqa: B027 - nothing is a sound answer
+        """Jobs are about to be submitted: begin what takes a while, and wait for nothing."""
+
     def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - nothing is a sound answer
         """Have modules imported once in the process that forks jobs, so that each job has them.
 

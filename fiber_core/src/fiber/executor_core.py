@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import util
 from typing import Any
 
-from fiber.dispatch.protocol import Mode
+from fiber.dispatch.modes import Mode
 from fiber.exceptions import StartError
 from fiber.executor_map import MapStream
 from fiber.futures import Future, Lane, broken

@@ -11,7 +11,7 @@ from concurrent import futures as _futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fiber.dispatch.protocol import Mode
+from fiber.dispatch.modes import Mode
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:

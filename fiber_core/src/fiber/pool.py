@@ -12,12 +12,11 @@ from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do 
     ThreadPool,
 )
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fiber.dispatch.feeder import Feeder
-from fiber.dispatch.protocol import Mode
+from fiber import runtime
+from fiber.dispatch.modes import Mode
 from fiber.pool_arguments import chunk_of
-from fiber.process import Process
 from fiber.results import (
     AsyncResult,
     IMapIterator,
@@ -26,7 +25,9 @@ from fiber.results import (
     Stream,
     UnorderedStream,
 )
-from fiber.workforce import Wish, Workforce
+
+if TYPE_CHECKING:
+    from fiber.process import Process
 
 __all__ = [
     "ApplyResult",
@@ -86,6 +87,10 @@ class Pool:
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
+        # before what else a pool needs is imported, which takes as long
+        runtime.current().backend.warm_up()
+        from fiber.workforce import Wish, Workforce
+
         wish = Wish(
             size=processes,
             initializer=initializer,
@@ -297,6 +302,8 @@ class Pool:
         chunk = chunk_of(chunksize)
         crew, call = self._workforce.add(func, Mode.MAP, stream, None, chunk)
         if call is not None:
+            from fiber.dispatch.feeder import Feeder
+
             feeder = Feeder(crew.dispatcher, call, iterable, workers=crew.fleet.size)
             stream.attach(feeder)
             self._streams.add(stream)

@@ -13,7 +13,7 @@ import attrs
 from fiber import hints, runtime
 from fiber.dispatch.callbacks import Callbacks
 from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.protocol import Mode
+from fiber.dispatch.modes import Mode
 from fiber.exceptions import TerminatedError
 from fiber.launch.crew import Crew, CrewOptions, Needs
 from fiber.pool_arguments import require_callable, require_positive, sizes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fiber.dispatch import protocol
-from fiber.dispatch.protocol import Mode
+from fiber.dispatch.modes import Mode
 from fiber.exceptions import WorkerCrashedError
 from fiber.model.task import Attempt
 from fiber.transport import codec, wire

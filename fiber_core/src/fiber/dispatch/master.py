@@ -12,8 +12,8 @@ from typing import Any
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Sink
+from fiber.dispatch.modes import Mode
 from fiber.dispatch.outcomes import Received, read_error
-from fiber.dispatch.protocol import Mode
 from fiber.dispatch.session import Session
 from fiber.dispatch.staff import Staff
 from fiber.exceptions import WireError

@@ -19,13 +19,13 @@ BROKEN   up        the pickled exception of a failed initializer
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import struct
 from collections.abc import Sequence
 
 import attrs
 
+from fiber.dispatch.modes import Mode
 from fiber.exceptions import WireError
 from fiber.transport import wire
 
@@ -40,19 +40,6 @@ _ASK = struct.Struct("<B")
 DIGEST = 16
 #: entries that a worker may hold: one running, one behind it
 CREDITS = 2
-
-
-class Mode(enum.IntFlag):
-    """How a function is called with an item."""
-
-    #: ``function(item)``
-    MAP = 0
-    #: ``function(*item)``
-    STARMAP = 1
-    #: ``function(*item[0], **item[1])``
-    APPLY = 2
-    #: a flag: each item is pickled by itself, since not all could be pickled or read together
-    SINGLY = 64
 
 
 _MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY))

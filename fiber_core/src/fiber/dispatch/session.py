@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Unsendable
-from fiber.dispatch.protocol import DIGEST, Mode, Tasks
+from fiber.dispatch.modes import Mode
+from fiber.dispatch.protocol import DIGEST, Tasks
 from fiber.exceptions import TerminatedError
 from fiber.pending.instructions import Dispatch
 from fiber.pending.views import HeldView

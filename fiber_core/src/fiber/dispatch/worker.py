@@ -13,7 +13,8 @@ from fiber.dispatch.attendant import Attendant
 from fiber.dispatch.batch import Batch, Current
 from fiber.dispatch.calls import Unsendable
 from fiber.dispatch.functions import Functions
-from fiber.dispatch.protocol import Mode, Tasks
+from fiber.dispatch.modes import Mode
+from fiber.dispatch.protocol import Tasks
 from fiber.exceptions import PeerLostError
 from fiber.transport import codec
 from fiber.transport.link import Link

@@ -68,6 +68,10 @@ class LocalBackend(Backend):
 
     # -- jobs ---------------------------------------------------------------------------------
 
+    def warm_up(self) -> None:
+        """Start the supervisor; it imports what jobs need while this process does what it does."""
+        self._supervisors.begin()
+
     def submit(self, spec: JobSpec) -> Job:
         """Start a job; it runs when this returns, or waits for a device."""
         if spec.image is not None:

@@ -80,6 +80,14 @@ class Supervisors:
             raise BackendUnavailableError(msg)
         return directory
 
+    def begin(self) -> None:
+        """Start the run's supervisor where there is none.
+
+        Raises:
+            BackendUnavailableError: it could not be started.
+        """
+        self._connect()
+
     def submit(
         self, spec: JobSpec, on_accepted: Callable[[Accepted], None], *, cwd: str
     ) -> Accepted:

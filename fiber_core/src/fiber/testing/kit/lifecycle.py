@@ -36,6 +36,16 @@ class Lifecycle(Platform):
         assert copy == job
         assert kit.backend.status([copy])[0].state in JobState
 
+    def test_a_word_that_jobs_will_come_starts_none(self, kit: Driver) -> None:
+        kit.watch()
+        for _ in range(3):
+            kit.backend.warm_up()
+        assert list(kit.backend.list(kit.run_id)) == []
+
+        job = kit.ready(programs.sleep_forever())
+
+        assert [one.id for one in kit.backend.list(kit.run_id)] == [job.id]
+
     def test_a_job_that_ends_well_succeeds(self, kit: Driver) -> None:
         status = kit.run(programs.exit_with(0))
 
