@@ -108,7 +108,10 @@ class Semaphore(SemLock):
             # what the stdlib raises, with a text that says why
             text = f"{os.strerror(errno.EINVAL)}: a semaphore of {value} permits"
             raise OSError(errno.EINVAL, text)
-        self._make(Kind.SEMAPHORE, Permits(value, maximum, recover=recover, tell=False))
+        # who has one matters only where there is a limit to keep or something to recover
+        trace = recover or maximum < SEM_VALUE_MAX
+        permits = Permits(value, maximum, recover=recover, trace=trace, tell=False)
+        self._make(Kind.SEMAPHORE, permits)
 
     def get_value(self) -> int:
         """How many permits can be taken."""

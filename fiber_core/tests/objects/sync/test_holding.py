@@ -11,10 +11,11 @@ from objects_world import in_thread
 def test_it_is_the_threads_that_took_it_last():
     mine = Holding("lock", recursive=False)
     assert not mine.is_mine
-    in_thread(mine.entered)()
+    mine.held = 1
+    in_thread(mine.mark)()
     assert (mine.is_mine, mine.count) == (False, 1)
-    mine.entered()
-    assert (mine.is_mine, mine.count) == (True, 2)
+    mine.mark()
+    assert (mine.is_mine, mine.count) == (True, 1)
     mine.held = 0
 
     assert not mine.is_mine
@@ -23,7 +24,8 @@ def test_it_is_the_threads_that_took_it_last():
 def test_a_recursive_one_is_left_as_often_as_it_was_taken():
     mine = Holding("lock", recursive=True)
     assert not mine.enter_again()
-    mine.entered()
+    mine.held = 1
+    mine.mark()
     assert mine.enter_again()
     assert not mine.leave_once()
     with pytest.raises(AssertionError, match="not owned by thread"):
@@ -34,14 +36,16 @@ def test_a_recursive_one_is_left_as_often_as_it_was_taken():
 
 def test_another_kind_is_not_taken_again():
     mine = Holding("lock", recursive=False)
-    mine.entered()
+    mine.held = 1
+    mine.mark()
 
     assert not mine.enter_again()
 
 
 def test_it_is_left_altogether():
     mine = Holding("lock", recursive=True)
-    mine.entered()
+    mine.held = 1
+    mine.mark()
     mine.enter_again()
     depth = mine.leave_fully()
 

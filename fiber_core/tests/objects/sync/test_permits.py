@@ -74,6 +74,14 @@ def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker():
     assert permits.holds == {"a": 1}
 
 
+def test_where_nothing_is_traced_what_is_given_is_more():
+    permits = Permits(1, 9, trace=False)
+    ask(permits, "a")
+
+    assert permits.give(Request("b"))[0] == []
+    assert (permits.holds, permits.value) == ({"a": 1}, 1)
+
+
 def test_what_is_given_back_twice_counts_once():
     permits = Permits(2, 2)
     ask(permits, "a")

@@ -115,7 +115,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(permits_at, other, monkeypatc
 
     seen = []
     make = remote._Asked
-    monkeypatch.setattr(remote, "_Asked", lambda undo: seen.append(make(undo)) or seen[-1])
+    monkeypatch.setattr(remote, "_Asked", lambda *given: seen.append(make(*given)) or seen[-1])
     monkeypatch.setattr(remote, "pass_gate", interrupted)
     with pytest.raises(Interrupt):
         theirs.acquire(True, None)
@@ -126,6 +126,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(permits_at, other, monkeypatc
     assert lock.acquire(True, 20)
     lock.release()
     assert theirs.acquire(True, 20)
+    assert theirs.mine.held == 1
 
 
 def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
@@ -151,6 +152,7 @@ def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
     take(held_up[0])
 
     assert lock.acquire(True, 20)
+    assert theirs.mine.held == 0
 
 
 # -- ends

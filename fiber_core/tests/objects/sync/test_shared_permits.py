@@ -104,6 +104,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(permits_at, monkeypatch, cros
     if not crossing:
         lock.release()
     assert not lock._permits.waiting
+    assert lock.mine.held == 0
     assert lock.acquire(False, None)
 
 

@@ -22,8 +22,7 @@ class Holding:
     def __init__(self, what: str, *, recursive: bool) -> None:
         self._what = what
         self._recursive = recursive
-        #: permits that this process has; below 0 for the moment in which one is both granted and
-        #: taken off
+        #: permits that this process has
         self.held = 0
         #: the thread that took one last
         self.thread = 0
@@ -47,9 +46,8 @@ class Holding:
             return True
         return False
 
-    def entered(self) -> None:
-        """This thread took it."""
-        self.held += 1
+    def mark(self) -> None:
+        """This thread took it, which is counted already."""
         self.thread = threading.get_ident()
         self._depth = 1
 

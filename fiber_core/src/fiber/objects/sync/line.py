@@ -30,6 +30,10 @@ class Verdict(enum.IntEnum):
     RUN = 6
 
 
+#: verdicts with which a permit is the asker's
+TAKEN = frozenset({Verdict.YES, Verdict.INHERITED})
+
+
 @attrs.define(eq=False, slots=True)
 class Request:
     """Somebody wants something and waits; a subclass may say whom to tell."""

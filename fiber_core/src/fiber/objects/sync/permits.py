@@ -24,6 +24,7 @@ class Permits:
         value: permits to begin with.
         maximum: most permits there may ever be.
         recover: what a process had taken comes back when it dies.
+        trace: a permit that another gives back is taken off a process that had taken one.
         tell: whoever takes such a permit next is told of the death.
         refuse: whoever asks next is told of the death and gets nothing.
     """
@@ -34,6 +35,7 @@ class Permits:
         maximum: int,
         *,
         recover: bool = True,
+        trace: bool = True,
         tell: bool = True,
         refuse: bool = False,
     ) -> None:
@@ -44,6 +46,7 @@ class Permits:
         #: permits by process; those that took them last are at the end
         self.holds: dict[Hashable, int] = {}
         self._recover = recover
+        self._trace = trace
         self._tell = tell
         self._refuse = refuse
         self._line = Line()
@@ -113,7 +116,11 @@ class Permits:
         """
         if self.value >= self.maximum:
             return [], [Answer(request, Verdict.TOO_MANY)]
-        taker = request.party if request.party in self.holds else next(iter(self.holds), NOBODY)
+        taker: Hashable = NOBODY
+        if request.party in self.holds:
+            taker = request.party
+        elif self._trace:
+            taker = next(iter(self.holds), NOBODY)
         self._drop(taker)
         losers = [taker] if taker not in (NOBODY, request.party) else []
         return losers, [Answer(request, Verdict.YES), *self._return()]

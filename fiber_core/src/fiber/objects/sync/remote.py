@@ -36,12 +36,15 @@ class Told:
 class _Asked:
     """A request at the owner, or on its way there."""
 
-    __slots__ = ("gate", "is_abandoned", "told", "undo")
+    __slots__ = ("gate", "heard", "is_abandoned", "told", "undo")
 
-    def __init__(self, undo: Callable[[Told], None] | None) -> None:
+    def __init__(
+        self, heard: Callable[[Told], None] | None, undo: Callable[[Told], None] | None
+    ) -> None:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.told: Told | None = None
+        self.heard = heard
         self.undo = undo
         #: True once nobody waits for it
         self.is_abandoned = False
@@ -72,19 +75,22 @@ class RemoteWaited(Remote):
         op: Op,
         argument: int = 0,
         timeout: float | None = None,
+        *,
+        heard: Callable[[Told], None] | None = None,
         undo: Callable[[Told], None] | None = None,
         after: Callable[[], object] | None = None,
     ) -> Told:
         """Ask the owner; call ``after``; wait for the answer; cancel after ``timeout`` seconds.
 
-        An interrupt takes nothing with it: ``undo`` is called, on another thread, for an answer
+        ``heard`` is called with the answer on the handler thread, with the guard held. An
+        interrupt takes nothing with it: ``undo`` is called, on yet another thread, for an answer
         that nobody will see.
 
         Raises:
             PeerLostError: the owner is gone.
         """
         number = next(self._numbers)
-        asked = _Asked(undo)
+        asked = _Asked(heard, undo)
         try:
             with self._guard:
                 if self._error is None:
@@ -152,6 +158,8 @@ class RemoteWaited(Remote):
             if asked is None:
                 return
             asked.told = told
+            if asked.heard is not None:
+                asked.heard(told)
             asked.gate.release()
             undo = asked.undo if asked.is_abandoned else None
         if undo is not None:

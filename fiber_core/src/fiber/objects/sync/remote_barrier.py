@@ -14,7 +14,7 @@ class RemoteBarrier(RemoteWaited):
 
     def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
         """One more is there; how it ended, and its place or the number of the action to run."""
-        told = self.ask(Op.ARRIVE, acts, timeout, self._undo)
+        told = self.ask(Op.ARRIVE, acts, timeout, undo=self._undo)
         return told.verdict, told.value
 
     def ran(self, number: int) -> Verdict:

@@ -16,7 +16,7 @@ class RemoteCondition(RemoteWaited):
     def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Wait, call ``release`` once that is known, until notified; False if not in time."""
         after = functools.partial(self._release, release) if certain else release
-        told = self.ask(Op.WAIT, 0, timeout, self._undo, after)
+        told = self.ask(Op.WAIT, 0, timeout, undo=self._undo, after=after)
         if told.verdict is not Verdict.YES:
             return False
         self.say(Op.WOKE)

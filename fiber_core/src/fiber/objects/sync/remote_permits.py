@@ -9,7 +9,7 @@ from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
 from fiber.objects.address import Address, Kind
 from fiber.objects.owner import Owner
 from fiber.objects.sync.holding import Holding
-from fiber.objects.sync.line import Verdict
+from fiber.objects.sync.line import TAKEN, Verdict
 from fiber.objects.sync.protocol import Op, Word
 from fiber.objects.sync.remote import RemoteWaited, Told
 
@@ -38,10 +38,10 @@ class RemotePermits(RemoteWaited):
         if self._error is None and mine.enter_again():
             return True
         wait = block and (timeout is None or timeout > 0)
-        told = self.ask(Op.ACQUIRE, wait, timeout if wait else None, self._undo)
-        if told.verdict in (Verdict.YES, Verdict.INHERITED):
-            with self._guard:
-                mine.entered()
+        patience = timeout if wait else None
+        told = self.ask(Op.ACQUIRE, wait, patience, heard=self._count, undo=self._undo)
+        if told.verdict in TAKEN:
+            mine.mark()
         if told.text:
             self._warn(told)
         return told.verdict is not Verdict.NO
@@ -96,10 +96,15 @@ class RemotePermits(RemoteWaited):
                 self.mine.held += 1
             raise self.lost(error) from error
 
+    def _count(self, told: Told) -> None:
+        if told.verdict in TAKEN:
+            self.mine.held += 1
+
     def _undo(self, told: Told) -> None:
-        inherited = told.verdict is Verdict.INHERITED
-        if inherited or told.verdict is Verdict.YES:
-            self.say(Op.RELEASE, inherited)
+        if told.verdict in TAKEN:
+            with self._guard:
+                self.mine.held -= 1
+            self.say(Op.RELEASE, told.verdict is Verdict.INHERITED)
 
     def _warn(self, told: Told) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fiber.exceptions import HolderDiedWarning
 from fiber.objects.address import Kind
 from fiber.objects.sync.holding import Holding
-from fiber.objects.sync.line import Answer, Answers, Request, Verdict
+from fiber.objects.sync.line import TAKEN, Answer, Answers, Request, Verdict
 from fiber.objects.sync.permits import Permits
 from fiber.objects.sync.protocol import Op, Word
 from fiber.objects.sync.shared import Waited
@@ -37,13 +37,13 @@ class SharedPermits(Waited):
             return True
         with self.lock:
             if self._permits.take_now(None):
-                mine.entered()
+                mine.held += 1
+                mine.mark()
                 return True
         wait = block and (timeout is None or timeout > 0)
         answer = self.ask(functools.partial(self._permits.ask, wait=wait), timeout, self._undo)
-        if answer.verdict in (Verdict.YES, Verdict.INHERITED):
-            with self.lock:
-                mine.entered()
+        if answer.verdict in TAKEN:
+            mine.mark()
         if answer.text:
             self._warn(answer)
         return answer.verdict is not Verdict.NO
@@ -58,7 +58,9 @@ class SharedPermits(Waited):
                 mine.held -= 1
                 self.carry(self._permits.release(None))
                 return
-        if self.ask(self._give).verdict is Verdict.TOO_MANY:
+            outcome, *others = self._give(Request(None))
+            self.carry(others)
+        if outcome.verdict is Verdict.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
@@ -82,11 +84,16 @@ class SharedPermits(Waited):
             self.release()
             raise
 
+    def carry(self, answers: Answers) -> None:
+        """Tell those who wait; what threads here are given is counted at once."""
+        self.mine.held += sum(one.request.party is None and one.verdict in TAKEN for one in answers)
+        super().carry(answers)
+
     def _undo(self, answer: Answer) -> Answers:
-        inherited = answer.verdict is Verdict.INHERITED
-        if inherited or answer.verdict is Verdict.YES:
-            return self._permits.untake(None, inherited=inherited)
-        return []
+        if answer.verdict not in TAKEN:
+            return []
+        self.mine.held -= 1
+        return self._permits.untake(None, inherited=answer.verdict is Verdict.INHERITED)
 
     # -- for threads here and other processes, with the lock held
 
