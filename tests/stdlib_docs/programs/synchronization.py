@@ -1,0 +1,136 @@
+"""Every type of synchronization, between processes."""
+
+import time
+from multiprocessing import (
+    Barrier,
+    BoundedSemaphore,
+    Condition,
+    Event,
+    Lock,
+    Process,
+    Queue,
+    RLock,
+    Semaphore,
+    Value,
+    current_process,
+)
+from threading import BrokenBarrierError
+
+
+def run(target, count, *args):
+    processes = [Process(target=target, args=args, name=f"part {i}") for i in range(count)]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def join(processes):
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def be_one_of_few(semaphore, mutex, running, most):
+    with semaphore:
+        with mutex:
+            running.value += 1
+            most.value = max(most.value, running.value)
+        time.sleep(0.02)
+        with mutex:
+            running.value -= 1
+
+
+def with_semaphores():
+    mutex, running, most = RLock(), Value("i", 0), Value("i", 0)
+    codes = join(run(be_one_of_few, 5, Semaphore(2), mutex, running, most))
+    print("semaphore:", codes, running.value, most.value <= 2)
+    bounded = BoundedSemaphore(1)
+    print(bounded.acquire(), bounded.acquire(timeout=0.01), bounded.release())
+    try:
+        bounded.release()
+    except ValueError as error:
+        print("ValueError:", error)
+
+
+def sleep_until_told(condition, sleeping, woken):
+    with condition:
+        sleeping.release()
+        condition.wait()
+        woken.put(current_process().name)
+
+
+def with_condition():
+    condition, sleeping, woken = Condition(), Semaphore(0), Queue()
+    processes = run(sleep_until_told, 3, condition, sleeping, woken)
+    for _ in processes:
+        sleeping.acquire()
+    with condition:
+        condition.notify()
+    first = woken.get()
+    with condition:
+        condition.notify_all()
+    rest = {woken.get(), woken.get()}
+    print("condition:", join(processes), sorted({first, *rest}))
+    with condition:
+        print(
+            condition.wait(0.01), condition.wait_for(lambda: True), condition.wait_for(bool, 0.01)
+        )
+
+
+def wait_for_event(event, seen):
+    seen.put((event.wait(0.001), event.wait(), event.is_set()))
+
+
+def with_event():
+    event, seen = Event(), Queue()
+    processes = run(wait_for_event, 2, event, seen)
+    print(event.is_set(), event.wait(0.2))
+    event.set()
+    results = [seen.get() for _ in processes]
+    print("event:", join(processes), sorted(result[1:] for result in results))
+    event.clear()
+    print(event.is_set())
+
+
+def meet(barrier, met, places):
+    places.put(barrier.wait())
+    with met:
+        met.value += 1
+    places.put(barrier.wait() + 10)
+
+
+def never_meet(barrier, places):
+    try:
+        barrier.wait(0.1)
+    except BrokenBarrierError:
+        places.put("broken")
+
+
+def with_barrier():
+    barrier, met, places = Barrier(3), Value("i", 0), Queue()
+    processes = run(meet, 3, barrier, met, places)
+    found = sorted(places.get() for _ in range(6))
+    print("barrier:", join(processes), found, met.value, barrier.parties, barrier.n_waiting)
+    join(run(never_meet, 1, barrier, places))
+    print(places.get(), barrier.broken)
+    barrier.reset()
+    print(barrier.broken)
+
+
+def with_rlock():
+    lock = RLock()
+    print("rlock:", lock.acquire(), lock.acquire(), lock.release(), lock.release())
+    try:
+        lock.release()
+    except AssertionError as error:
+        print("AssertionError:", error)
+    with Lock() as entered:
+        print(entered)
+
+
+if __name__ == "__main__":
+    with_semaphores()
+    with_condition()
+    with_event()
+    with_barrier()
+    with_rlock()
