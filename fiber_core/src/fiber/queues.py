@@ -59,9 +59,9 @@ class SimpleQueue(_Lane[T]):
             ValueError: this handle is closed.
         """
         self._check()
-        self._sink.put(encode(obj), True, None)
+        self._sink.put(encode(obj, realm=self._readers()), True, None)
         # the stdlib's is in the pipe by now: whoever puts and dies has put
-        self._sink.flush()
+        self._sink.deliver()
 
     def get(self) -> T:
         """Wait for the next value and take it.
@@ -139,7 +139,7 @@ class Queue(_Lane[T]):
             self._refuse()
         if timeout is not None and timeout <= 0:
             block = False
-        self._sink.put(encode(obj, self._uses), block, timeout)
+        self._sink.put(encode(obj, self._uses, realm=self._readers()), block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take the next value; wait for it.

@@ -41,6 +41,9 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Wait until all that was put is with the owner, or the owner is gone."""
 
+    def deliver(self) -> None:
+        """Wait until all that was put arrives whatever becomes of this process."""
+
     def abandon(self) -> None:
         """Let the end of this process wait for nothing that was put."""
 

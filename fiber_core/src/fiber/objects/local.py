@@ -114,6 +114,9 @@ class LocalSink:
     def flush(self) -> None:
         """Nothing is on its way."""
 
+    def deliver(self) -> None:
+        """Nothing is on its way."""
+
     def abandon(self) -> None:
         """Nothing is on its way."""
 

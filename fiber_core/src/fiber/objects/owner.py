@@ -132,6 +132,11 @@ class Owner:
         except PeerLostError:
             return True
 
+    def deliver(self) -> None:
+        """Wait until everything sent before arrives whatever becomes of this process."""
+        if self._client is None or not self._client.keeps:
+            self.sync()
+
     # -- progress of readers
 
     def slot(self) -> Slot:

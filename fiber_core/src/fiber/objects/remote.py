@@ -135,6 +135,10 @@ class Remote:
         """Wait until all that was sent is with the owner."""
         self._owner.sync()
 
+    def deliver(self) -> None:
+        """Wait until all that was sent arrives whatever becomes of this process."""
+        self._owner.deliver()
+
     def call_later(self, delay: float, action: Callable[[], Any]) -> None:
         """Have something done in a moment, on the handler thread."""
         self._store.call_later(delay, action)

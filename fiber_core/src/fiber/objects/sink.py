@@ -93,6 +93,11 @@ class RemoteSink:
         self.send_all()
         self._remote.sync()
 
+    def deliver(self) -> None:
+        """Wait until all that was put arrives whatever becomes of this process."""
+        self.send_all()
+        self._remote.deliver()
+
     def abandon(self) -> None:
         """Let the end of this process wait for nothing that was put."""
         self.is_abandoned = True

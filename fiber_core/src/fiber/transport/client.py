@@ -118,6 +118,11 @@ class Client:
         return self._link.lost
 
     @property
+    def keeps(self) -> bool:
+        """True where what was sent arrives whatever becomes of this process."""
+        return self._link.keeps
+
+    @property
     def peer(self) -> Hello:
         """The process at the other end."""
         return self._link.peer

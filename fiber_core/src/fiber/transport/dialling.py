@@ -82,6 +82,8 @@ class DiallingSocket(RawSocket):
 
     #: the listener sends no more than it hears to have been taken in
     tells_grants = True
+    #: what was sent may be with nng's threads for a moment, and end with them
+    keeps = False
     #: nng keeps what came, and its descriptor tells of it
     buffered = False
 

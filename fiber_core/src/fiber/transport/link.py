@@ -22,6 +22,7 @@ class _Socket(Protocol):
     """The dialler's socket; see :mod:`~fiber.transport.dialling` and ``unix_dialling``."""
 
     tells_grants: bool
+    keeps: bool
 
     @property
     def fds(self) -> tuple[int, ...]: ...
@@ -95,6 +96,11 @@ class Link:
     def buffered(self) -> bool:
         """True while :meth:`receive` has something that no descriptor tells of."""
         return self._socket.buffered
+
+    @property
+    def keeps(self) -> bool:
+        """True where what was sent arrives whatever becomes of this process."""
+        return self._socket.keeps
 
     @property
     def end_fd(self) -> int:

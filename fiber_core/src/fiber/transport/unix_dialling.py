@@ -30,6 +30,8 @@ class UnixDialling:
 
     #: nothing is lost on the way, so the listener need not hear what was taken in
     tells_grants = False
+    #: what was sent arrives, whatever becomes of this process: the kernel has it
+    keeps = True
 
     def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
