@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures as _futures
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from fiber.executor_core import Core
 from fiber.executor_map import MapStream, results
@@ -17,6 +17,7 @@ from fiber.workforce import Wish
 
 __all__ = ["BrokenExecutor", "Executor", "Future"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -82,7 +83,7 @@ class Executor(_futures.Executor):
         self._max_workers = self._core.workforce.wanted
         self._pid = os.getpid()
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn(*args, **kwargs)`` called in a worker.
 
         Raises:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the errors
     MaybeEncodingError,
     RemoteTraceback,
     ThreadPool,
 )
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fiber import runtime
 from fiber.dispatch.modes import Mode
@@ -41,7 +41,13 @@ __all__ = [
     "ThreadPool",
 ]
 
+S = TypeVar("S")
 T = TypeVar("T")
+if TYPE_CHECKING:
+    # what type checkers know by themselves; no Python before 3.11 has it at run time
+    from typing_extensions import TypeVarTuple, Unpack
+
+    Ts = TypeVarTuple("Ts")
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 ApplyResult = AsyncResult
 
@@ -126,6 +132,20 @@ class Pool:
 
     # -- one task
 
+    # where arguments are a tuple and there are no keywords, they are checked
+
+    @overload
+    def apply(self, func: Callable[[Unpack[Ts]], T], args: tuple[Unpack[Ts]] = ...) -> T: ...
+    @overload
+    def apply(
+        self, func: Callable[..., T], args: Iterable[Any], kwds: Mapping[str, Any] | None
+    ) -> T: ...
+    @overload
+    def apply(
+        self, func: Callable[..., T], args: Iterable[Any] = ..., *, kwds: Mapping[str, Any] | None
+    ) -> T: ...
+    @overload
+    def apply(self, func: Callable[..., T], args: list[Any] | Iterator[Any]) -> T: ...
     def apply(
         self,
         func: Callable[..., T],
@@ -135,6 +155,43 @@ class Pool:
         """``func(*args, **kwds)`` in a worker; its result, or its exception raised here."""
         return self.apply_async(func, args, kwds).get()
 
+    @overload
+    def apply_async(
+        self,
+        func: Callable[[Unpack[Ts]], T],
+        args: tuple[Unpack[Ts]] = ...,
+        *,
+        callback: Callable[[T], object] | None = ...,
+        error_callback: Callable[[BaseException], object] | None = ...,
+    ) -> AsyncResult[T]: ...
+    @overload
+    def apply_async(
+        self,
+        func: Callable[..., T],
+        args: Iterable[Any],
+        kwds: Mapping[str, Any] | None,
+        callback: Callable[[T], object] | None = ...,
+        error_callback: Callable[[BaseException], object] | None = ...,
+    ) -> AsyncResult[T]: ...
+    @overload
+    def apply_async(
+        self,
+        func: Callable[..., T],
+        args: Iterable[Any] = ...,
+        *,
+        kwds: Mapping[str, Any] | None,
+        callback: Callable[[T], object] | None = ...,
+        error_callback: Callable[[BaseException], object] | None = ...,
+    ) -> AsyncResult[T]: ...
+    @overload
+    def apply_async(
+        self,
+        func: Callable[..., T],
+        args: list[Any] | Iterator[Any],
+        *,
+        callback: Callable[[T], object] | None = ...,
+        error_callback: Callable[[BaseException], object] | None = ...,
+    ) -> AsyncResult[T]: ...
     def apply_async(
         self,
         func: Callable[..., T],
@@ -152,7 +209,7 @@ class Pool:
     # -- many tasks
 
     def map(
-        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int | None = None
+        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int | None = None
     ) -> list[T]:
         """``func`` of each item in parallel; the results in order.
 
@@ -170,8 +227,8 @@ class Pool:
 
     def map_async(
         self,
-        func: Callable[[Any], T],
-        iterable: Iterable[Any],
+        func: Callable[[S], T],
+        iterable: Iterable[S],
         chunksize: int | None = None,
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
@@ -200,7 +257,7 @@ class Pool:
         return self._map(func, Mode.STARMAP, iterable, chunksize, callback, error_callback)
 
     def imap(
-        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1
+        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int = 1
     ) -> IMapIterator[T]:
         """An iterator of results in order.
 
@@ -210,7 +267,7 @@ class Pool:
         return IMapIterator(self._imap(func, iterable, chunksize, Stream()), self)
 
     def imap_unordered(
-        self, func: Callable[[Any], T], iterable: Iterable[Any], chunksize: int = 1
+        self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int = 1
     ) -> IMapUnorderedIterator[T]:
         """The same with results as they come."""
         stream = self._imap(func, iterable, chunksize, UnorderedStream())
