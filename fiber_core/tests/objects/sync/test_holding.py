@@ -34,6 +34,19 @@ def test_a_recursive_one_is_left_as_often_as_it_was_taken():
     assert mine.leave_once()
 
 
+@pytest.mark.parametrize("recursive", [True, False])
+def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recursive):
+    mine = Holding("lock", recursive=recursive)
+    mine.held = 1
+    mine.mark()
+    assert mine.leave_once()
+    # another thread waited, and has not run yet
+    mine.held = 1
+
+    assert not mine.is_mine
+    assert not mine.enter_again()
+
+
 def test_another_kind_is_not_taken_again():
     mine = Holding("lock", recursive=False)
     mine.held = 1

@@ -62,7 +62,11 @@ class Holding:
                 msg = "attempt to release recursive lock not owned by thread"
                 raise AssertionError(msg)
             self._depth -= 1
-            return not self._depth
+            if self._depth:
+                return False
+        if self.held <= 1 and self.thread == threading.get_ident():
+            # another thread may be given it before that says so itself
+            self.thread = 0
         return True
 
     def leave_fully(self) -> int:
