@@ -188,6 +188,14 @@ def test_one_that_is_never_read_is_let_go_of(simulators):
     assert simulators._number_of_objects() == before
 
 
+def test_a_failure_that_nobody_reads_is_told(simulators, caplog):
+    handle = simulators.Simulator().fail("x")
+    handle.wait()
+    del handle
+
+    assert "a call of 'fail' failed, and nobody read its handle" in caplog.text
+
+
 def test_a_proxy_type_decides_whether_it_waits(simulators):
     assert simulators.Patient().step(1).get(60) == (1, 1)
     assert simulators.Hasty().step(1) == (1, 1)

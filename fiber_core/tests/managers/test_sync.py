@@ -1,7 +1,6 @@
 """Every type of ``SyncManager``, used from this process and from others."""
 
 import queue
-import sys
 import threading
 
 import pytest
@@ -275,7 +274,6 @@ def test_a_queue_of_fiber_lives_in_a_managed_dict(manager):
     assert shared["queue"].get() == 1
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the typing of proxies")
 def test_every_type_of_the_stdlib_is_there():
     from multiprocessing.managers import SyncManager as Stdlib
 

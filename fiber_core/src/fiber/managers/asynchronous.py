@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fiber.managers.base import BaseManager, State
 from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
 from fiber.objects.calls import Made
-from fiber.transport import fork
 
 if TYPE_CHECKING:
     from fiber.objects.local_call import LocalCall
@@ -44,7 +43,7 @@ class AsyncHandle:
         # apart: what waits to be called is not to keep the handle
         self._waiting = _Waiting()
         call.then(self._waiting.fire)
-        self._forgetting = weakref.finalize(self, call.discard)
+        self._forgetting = weakref.finalize(self, call.discard, name)
         self._forgetting.atexit = False
 
     def ready(self) -> bool:
@@ -157,8 +156,6 @@ class AsyncProxy(BaseProxy):
         Raises:
             Exception: what pickling its arguments raised.
         """
-        if fork.is_stranger():
-            fork.check()
         callee: Any = self._object
         call = callee.begin(methodname, args, kwds, callee.strand)
         return AsyncHandle(call, self._adopt, methodname)

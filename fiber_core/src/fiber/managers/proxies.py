@@ -11,7 +11,6 @@ from fiber.objects.calls import Made, load_made
 from fiber.objects.ends import Holdable
 from fiber.objects.handle import Handle
 from fiber.objects.references import NO_TICKET
-from fiber.transport import fork
 
 if TYPE_CHECKING:
     from fiber.managers.base import BaseManager
@@ -123,8 +122,6 @@ class BaseProxy(Handle):
                 pickled.
             PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
         """
-        if fork.is_stranger():
-            fork.check()
         value = self._object.call_method(methodname, args, kwds)
         return self._adopt(value) if isinstance(value, Made) else value
 

@@ -10,6 +10,7 @@ object's process are served at. To that one go ``ENDED``, when no call of a stra
 from __future__ import annotations
 
 import enum
+import logging
 import pickle
 import struct
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from fiber.objects.address import Address
 from fiber.objects.handle import decode
 from fiber.objects.items import Item, Laden
 from fiber.transport.wire import Buffer
+
+log = logging.getLogger("fiber")
 
 #: operations
 CALL, ENDED, LOADED = 112, 113, 114
@@ -134,6 +137,12 @@ def value(outcome: Outcome) -> Any:
 def load_made(made: Made) -> Any:
     """The class of its proxies as its manager knows it."""
     return pickle.loads(made.proxytype)
+
+
+def tell_failure(word: Answer, unread: str) -> None:
+    """Log that a call failed of which nobody will ask for the outcome, by its method's name."""
+    if unread and word in (Answer.RAISED, Answer.FAILED):
+        log.warning("fiber: a call of %r failed, and nobody read its handle to see why", unread)
 
 
 def tickets(item: Item) -> Sequence[tuple[str, tuple[str, ...], int, int]]:

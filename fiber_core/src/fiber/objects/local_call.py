@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -54,5 +55,14 @@ class LocalCall:
         assert self._outcome is not None
         return calls.value(self._outcome)
 
-    def discard(self) -> None:
-        """Nobody will ask for its value: what it holds goes with it."""
+    def discard(self, unread: str = "") -> None:
+        """Nobody will ask for its value: what it holds goes with it.
+
+        Args:
+            unread: the method's name, where it is to be told if it failed.
+        """
+        self.then(functools.partial(self._tell, unread))
+
+    def _tell(self, unread: str) -> None:
+        assert self._outcome is not None
+        calls.tell_failure(self._outcome[0], unread)

@@ -16,6 +16,7 @@ from fiber.objects.handle import encode
 from fiber.objects.items import Item
 from fiber.objects.protocol import Op
 from fiber.objects.remote import Remote
+from fiber.transport import fork
 
 if TYPE_CHECKING:
     from fiber.objects.address import Address
@@ -97,7 +98,10 @@ class RemoteReferent(Remote):
 
         Raises:
             Exception: what pickling its arguments raised.
+            ForkedError: in a process that the user forked from one that used fiber.
         """
+        if fork.is_stranger():
+            fork.check()
         return Call(self, encode((name, args, kwds), realm=self.realm), strand)
 
     def settle(self) -> None:
@@ -188,10 +192,15 @@ class Call:
             if calls.tickets(outcome[1]):
                 self._remote.loaded(target, self._pending.number)
 
-    def discard(self) -> None:
-        """Nobody will ask for its value; callable from finalizers, and ends :meth:`then`."""
+    def discard(self, unread: str = "") -> None:
+        """Nobody will ask for its value; callable from finalizers, and ends :meth:`then`.
+
+        Args:
+            unread: the method's name, where it is to be told if it failed.
+        """
         if self._pending is not None:
-            self._pending.then(functools.partial(_discard, self._remote, self._strand))
+            forget = functools.partial(_discard, self._remote, self._strand, unread)
+            self._pending.then(forget)
 
     def _void(self) -> None:
         """Nobody unpickles its arguments, or nobody is left who did."""
@@ -199,7 +208,7 @@ class Call:
             self._remote.void_all(self._item)
 
 
-def _discard(remote: RemoteReferent, strand: Strand, pending: Pending) -> None:
+def _discard(remote: RemoteReferent, strand: Strand, unread: str, pending: Pending) -> None:
     """On the handler thread, or at once: let go of what an answer holds."""
     try:
         (word, item), target = calls.read_answer(pending.result())
@@ -207,6 +216,7 @@ def _discard(remote: RemoteReferent, strand: Strand, pending: Pending) -> None:
         # it was not made, or is lost with its process, and what it held with it
         return
     remote.served(strand, target)
+    calls.tell_failure(word, unread)
     if word is Answer.MADE:
         remote.let_go(calls.value((word, item)).address)
     elif calls.tickets(item):
