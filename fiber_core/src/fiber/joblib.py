@@ -46,7 +46,7 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         nesting_level: joblib's.
         inner_max_num_threads: threads of numerical libraries in each worker; without it, the
             worker's share of the CPUs, unless the environment says something else.
-        options: of :class:`fiber.Executor`: ``max_attempts``, ``error_handling`` and others.
+        options: of :class:`fiber.executor.Executor`: ``max_attempts``, ``error_handling`` and others.
     """
 
     supports_retrieve_callback = True
