@@ -33,11 +33,14 @@ class TaskSource(RemoteSource):
         super().__init__(remote, lane, slot, session)
         self._tasks = remote
         self._counting = threading.Lock()
+        self._order = threading.Lock()
         # tasks that users here were given, have done, and that the owner was told to be done
         self._given = self._done = self._done_told = 0
         self._done_at = 0.0
         # True while a timer is going to tell
         self._done_soon = False
+        # True once the slot is another reader's
+        self._over = False
 
     def take(self, block: bool, timeout: float | None) -> Item:
         """The next item, see :class:`~fiber.objects.ends.Source`."""
@@ -49,7 +52,7 @@ class TaskSource(RemoteSource):
     def finish(self) -> bool:
         """One of the tasks that were handed out here is done; False where there is none."""
         with self._counting:
-            if self._done == self._given or self._closed or self._error is not None:
+            if self._done == self._given or self._over or self._error is not None:
                 return False
             self._done += 1
             # whatever becomes of us: on this host it is not done again
@@ -66,7 +69,11 @@ class TaskSource(RemoteSource):
         return True
 
     def tell_done(self) -> None:
-        """Say what is done."""
+        """Say what is done; once it returns, whoever said it."""
+        with self._order:
+            self._tell_done()
+
+    def _tell_done(self) -> None:
         with self._counting:
             self._done_soon = False
             total = self._done
@@ -85,6 +92,8 @@ class TaskSource(RemoteSource):
 
     def close(self) -> None:
         """Nobody here reads any more; what was not handed out goes back."""
+        with self._counting:
+            self._over = True
         self.tell_done()
         super().close()
 
@@ -98,16 +107,13 @@ class RemoteTasks(RemoteChannel):
         """A task was done; False where all were done already."""
         if isinstance(source, TaskSource) and source.finish():
             return True
-        self.send_all()
+        self._tell_all()
         answer = self._ask(protocol.TASK_DONE.pack(Op.TASK_DONE, 0))
         return bool(protocol.read(protocol.COUNTED, answer)[0])
 
     def join(self) -> None:
         """Wait until all tasks are done."""
-        self.send_all()
-        for source in list(self._sources.values()):
-            if isinstance(source, TaskSource):
-                source.tell_done()
+        self._tell_all()
         self._ask(protocol.JOIN.pack(Op.JOIN, 0))
 
     def send_all(self) -> None:
@@ -134,6 +140,13 @@ class RemoteTasks(RemoteChannel):
     def _tell(self, number: int) -> None:
         self.send_all()
         self.cast([protocol.TOLD.pack(Op.TOLD, 0, number)])
+
+    def _tell_all(self) -> None:
+        """Have the owner know all that was put and done here before what is asked next."""
+        self.send_all()
+        for source in list(self._sources.values()):
+            if isinstance(source, TaskSource):
+                source.tell_done()
 
     def _ask(self, question: bytes) -> memoryview:
         try:
