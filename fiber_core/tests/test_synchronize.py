@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import signal
 import sys
 import time
 
@@ -12,6 +14,7 @@ import pytest
 import fiber
 from fiber import synchronize
 from fiber.exceptions import PeerLostError
+from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -67,6 +70,13 @@ def make_one(results, go_on):
     lock = fiber.Lock()
     results.put(lock)
     go_on.acquire()
+
+
+def be_interrupted(lock, results):
+    try:
+        lock.acquire()
+    except KeyboardInterrupt:
+        results.put("interrupted")
 
 
 # -- one process at a time
@@ -127,6 +137,19 @@ def test_it_is_waited_for_no_longer_than_asked():
     go_on.release()
     assert lock.acquire(timeout=PATIENCE)
     finish(child)
+
+
+def test_an_interrupt_takes_nothing_with_it():
+    lock, results = fiber.Lock(), fiber.SimpleQueue()
+    lock.acquire()
+    child = start(be_interrupted, lock, results)
+    until(lambda: lock._object._permits.waiting)
+    os.kill(child.pid, signal.SIGINT)
+    assert results.get() == "interrupted"
+    finish(child)
+    lock.release()
+
+    assert lock.acquire(False)
 
 
 def test_it_goes_wherever_values_go():

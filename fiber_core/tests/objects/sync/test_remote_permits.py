@@ -1,5 +1,7 @@
 """Locks and semaphores in another process than their owner's."""
 
+import threading
+
 import pytest
 
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
@@ -255,3 +257,21 @@ def test_the_owner_ends_when_its_last_words_have_come(permits_at, owner, other):
     owner.close()
 
     assert waits()
+
+
+@pytest.mark.parametrize("leave", ["drop", "die"])
+def test_the_owner_waits_for_nobody_who_has_left(permits_at, owner, other, leave):
+    lock = permits_at()
+    theirs = other.remote(lock)
+    asked = threading.Event()
+    # it is going to leave, and answers no more
+    theirs._owner.listen(theirs.target, lambda message: asked.set())
+    owner.config.linger = 3600
+    closing = in_thread(owner.store.close)
+    assert asked.wait(20)
+    if leave == "drop":
+        theirs.drop(0)
+    else:
+        other.die()
+
+    closing()

@@ -137,7 +137,10 @@ class Waited(Shared):
             if peer in self._references.peers(0):
                 self.carry(self._machine.lose(peer, _describe(peer)))
         super().on_peer_lost(peer)
+
+    def _leave(self, peer: Peer, end: int) -> None:
         if self._store.is_closing:
+            # it says no more that everything has come
             self._store.drained()
 
     def _answer(self, peer: Peer, message: Message, op: int) -> None:
