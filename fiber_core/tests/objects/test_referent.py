@@ -9,7 +9,7 @@ from fiber.exceptions import PeerLostError, WireError
 from fiber.objects.address import Kind
 from fiber.objects.calls import Made
 from fiber.objects.referent import Product, Referent
-from fiber.objects.remote_referent import Strand, strand_of_thread
+from fiber.objects.remote_referent import Call, Strand, strand_of_thread
 from fiber.objects.strands import Strands
 from objects_world import in_thread
 from transport_world import until
@@ -291,6 +291,30 @@ def test_what_was_done_for_a_caller_that_died_meanwhile_is_taken_back(owner, thi
     thing.gate.set()
 
     until(lambda: undone == [(thing, "wait", True)])
+
+
+def test_an_interrupted_call_holds_up_nothing_and_is_taken_back(owner, thing, other, monkeypatch):
+    undone = []
+    mine = serve(owner, thing, undo=lambda *facts: undone.append(facts))
+    theirs = other.remote(mine)
+    wait = Call.wait
+
+    def interrupted(call, timeout=None):
+        assert thing.waiting.wait(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Call, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        theirs.call_method("wait", (), {})
+    monkeypatch.setattr(Call, "wait", wait)
+    assert theirs.call_method("echo", (1,), {}) == 1
+    until(lambda: mine._strands._abandoned)
+    thing.gate.set()
+
+    until(lambda: undone == [(thing, "wait", True)])
+    until(lambda: not mine._strands._abandoned and not mine._strands._unanswered)
+    # that which waited has ended
+    until(lambda: mine._strands.threads == 1)
 
 
 def test_other_operations_are_refused(mine):

@@ -4,7 +4,8 @@
 the item, a pickle of the method's name, its arguments and its keyword arguments. The answer tells
 what became of it (``Answer``), whether its item is laden, and the target that the strands of the
 object's process are served at. To that one go ``ENDED``, when no call of a strand will follow, and
-``LOADED``, when a laden answer has been unpickled.
+``LOADED``, when a laden answer has been unpickled. ``ABANDONED`` goes to the object: nobody waits
+for a call any more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fiber.transport.wire import Buffer
 log = logging.getLogger("fiber")
 
 #: operations
-CALL, ENDED, LOADED = 112, 113, 114
+CALL, ENDED, LOADED, ABANDONED = 112, 113, 114, 115
 
 #: strand, 1 where the item is laden
 _CALL = struct.Struct("<BQB")

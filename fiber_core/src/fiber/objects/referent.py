@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fiber.objects import calls
+from fiber.objects import calls, protocol
 from fiber.objects.address import Kind
 from fiber.objects.calls import Answer, Made, Outcome
 from fiber.objects.handle import decode, encode
@@ -76,7 +76,8 @@ class Referent(Shared):
         adopt: makes that.
         leaves_nothing: True where its methods mean the same on any thread.
         hides_errors: True where its exceptions reach the caller as text.
-        undo: takes back what a method did, where its caller has died meanwhile.
+        undo: takes back what a method did, where its caller waits no more: it died, or was
+            interrupted.
     """
 
     def __init__(
@@ -158,11 +159,15 @@ class Referent(Shared):
         noted.wait(_MOMENT)
 
     def _answer(self, peer: Peer, message: Message, op: int) -> None:
+        if op == calls.ABANDONED:
+            self._strands.abandon(peer, protocol.read(calls.NUMBERED, message.body)[1])
+            return
         if op != calls.CALL or message.kind is not Frame.CALL:
             super()._answer(peer, message, op)
             return
         strand, item = calls.read_call(message.body)
         # whoever lets go of it right after this call still has the call made
+        self._strands.begun(peer, message.id)
         task = functools.partial(self._serve, peer, message.id, self._thing[:], item)
         try:
             self._strands.submit(peer, strand, task, leaves_nothing=self._leaves_nothing)
@@ -170,10 +175,10 @@ class Referent(Shared):
             self._strands.reply(peer, self.target, message.id, _failed(error))
 
     def _serve(self, peer: Peer, number: int, thing: list[Any], item: Item) -> None:
-        outcome = self._outcome(thing, item, peer)
+        outcome = self._outcome(thing, item, peer, number)
         self._strands.reply(peer, self.target, number, outcome)
 
-    def _outcome(self, thing: list[Any], item: Item, peer: Peer | None) -> Outcome:
+    def _outcome(self, thing: list[Any], item: Item, peer: Peer | None, number: int = 0) -> Outcome:
         realm = None if peer is None else peer.realm
         try:
             name, args, kwds = decode(item)
@@ -184,8 +189,8 @@ class Referent(Shared):
             return _failed(error)
         try:
             value = function(*args, **kwds)
-            if peer is not None and not peer.alive and self._undo is not None:
-                self._undo(thing[0], name, value)
+            if peer is not None and not self._strands.is_awaited(peer, number):
+                self._take_back(thing[0], name, value)
             typeid = self._typeids.get(name)
             if typeid is not None and self._adopt is not None:
                 value = self._adopt(typeid, value)
@@ -202,6 +207,10 @@ class Referent(Shared):
             return Answer.RETURNED, encode(found, realm=realm)
         except BaseException as error:  # as above
             return _failed(error, "Unserializable message: ")
+
+    def _take_back(self, thing: Any, name: str, value: Any) -> None:
+        if self._undo is not None:
+            self._undo(thing, name, value)
 
     def _find(self, thing: list[Any], name: str) -> Callable[..., Any]:
         if not thing:

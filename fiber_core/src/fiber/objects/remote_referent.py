@@ -87,7 +87,9 @@ class RemoteReferent(Remote):
         try:
             call.wait()
         except BaseException:
-            call.discard()
+            # interrupted: the thread there may wait for long, and this one may go on to other calls
+            del _threads.strand
+            call.abandon()
             raise
         return call.value()
 
@@ -118,6 +120,11 @@ class RemoteReferent(Remote):
         """A laden answer was unpickled."""
         message = calls.NUMBERED.pack(calls.LOADED, number)
         _tell(self._store, self._owner, target, message)
+
+    def abandoned(self, number: int) -> None:
+        """Nobody waits for a call any more."""
+        message = calls.NUMBERED.pack(calls.ABANDONED, number)
+        _tell(self._store, self._owner, self.target, message)
 
     def let_go(self, address: Address) -> None:
         """A managed object that was made for us has no proxy and gets none."""
@@ -201,6 +208,12 @@ class Call:
         if self._pending is not None:
             forget = functools.partial(_discard, self._remote, self._strand, unread)
             self._pending.then(forget)
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: what it would have got is for others."""
+        if self._pending is not None:
+            self._remote.abandoned(self._pending.number)
+        self.discard()
 
     def _void(self) -> None:
         """Nobody unpickles its arguments, or nobody is left who did."""

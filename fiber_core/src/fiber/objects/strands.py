@@ -52,6 +52,9 @@ class Strands:
         self._strands: dict[_Key, _Strand] = {}
         # tickets in answers that their receivers have not unpickled yet
         self._answers: dict[Peer, dict[int, list[_Ticket]]] = {}
+        # calls that are not answered yet, and those of them that nobody waits for any more
+        self._unanswered: set[_Key] = set()
+        self._abandoned: set[_Key] = set()
         # of other programs whose processes have strands here
         self._realms: set[str] = set()
         #: number by which other processes address it
@@ -88,8 +91,26 @@ class Strands:
             strand.is_bound = strand.is_bound or not leaves_nothing
             strand.tasks.put(task)
 
+    def begun(self, peer: Peer, number: int) -> None:
+        """A call came, which :meth:`reply` answers."""
+        with self._lock:
+            self._unanswered.add((peer, number))
+
+    def abandon(self, peer: Peer, number: int) -> None:
+        """Nobody waits for a call any more."""
+        with self._lock:
+            if (peer, number) in self._unanswered:
+                self._abandoned.add((peer, number))
+
+    def is_awaited(self, peer: Peer, number: int) -> bool:
+        """True while somebody waits for a call."""
+        return peer.alive and (peer, number) not in self._abandoned
+
     def reply(self, peer: Peer, target: int, number: int, outcome: calls.Outcome) -> None:
         """Answer a call."""
+        with self._lock:
+            self._unanswered.discard((peer, number))
+            self._abandoned.discard((peer, number))
         tickets = calls.tickets(outcome[1])
         if tickets:
             with self._lock:
