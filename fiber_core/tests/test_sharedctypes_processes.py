@@ -11,6 +11,7 @@ import pytest
 import fiber
 from fiber import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
+from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -159,6 +160,19 @@ def test_they_travel_in_closures_and_to_a_pools_workers():
     with fiber.Pool(2) as pool:
         pool.map(note, range(10))
     assert (total.value, seen[:]) == (45, list(range(10)))
+
+
+def test_where_memory_has_a_name_it_is_in_the_runs_folder_while_anybody_holds_it(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    folder = runtime.current().directory
+    before = set(folder.iterdir())
+    numbers, outbox = fiber.RawArray("q", 10_000), fiber.SimpleQueue()
+    assert len(set(folder.iterdir()) - before) == 1
+    child = start(tell_kinds, outbox, numbers)
+    assert outbox.get() == kinds(numbers)
+    finish(child)
+    del numbers
+    until(lambda: not set(folder.iterdir()) - before)
 
 
 def test_additions_of_many_processes_under_the_lock_lose_nothing():

@@ -39,6 +39,8 @@ class Far:
 class Point(ctypes.Structure):
     _fields_ = [("x", ctypes.c_double), ("y", ctypes.c_int)]
 
+    unit = None
+
     def sum(self):
         return self.x + self.y
 
@@ -253,6 +255,7 @@ def test_methods_and_properties_of_the_class_see_it_as_self():
     there.double = 8
     there.x = 0.5
     assert (there.y, there.double, there.sum(), there.named()) == (4, 8, 4.5, "Point")
+    assert there.unit is None
     with pytest.raises(AttributeError, match="'Point' object has no attribute 'z'"):
         there.z  # noqa: B018
     with pytest.raises(AttributeError, match="'z' is no field of Point"):
@@ -317,6 +320,10 @@ def test_a_part_is_pickled_as_a_copy():
     there[1] = (0.5, 7)
     part = pickle.loads(pickle.dumps(there[1]))
     assert (type(part), part.x, part.y) == (Point, 0.5, 7)
+    # also one that is as large as the whole
+    _, there, far = pair(Point * 1)
+    part = pickle.loads(pickle.dumps(there[0]))
+    assert (type(part), far.reads) == (Point, 1)
 
 
 def test_its_text_names_what_it_is_and_where():

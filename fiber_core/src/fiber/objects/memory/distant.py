@@ -19,8 +19,8 @@ from fiber.objects.memory.handle import Hold
 from fiber.objects.memory.instances import CType
 
 
-def distant(ctype: CType, hold: Hold, begin: int = 0) -> Distant:
-    """What stands for the part of a block that begins there and has that type.
+def distant(ctype: CType, hold: Hold, begin: int | None = None) -> Distant:
+    """What stands for the object of a block, or for the part of it that begins somewhere.
 
     Raises:
         TypeError: it is an address.
@@ -49,26 +49,28 @@ class Distant:
     """A part of a block on another host."""
 
     # no names that a field may have
-    __slots__ = ("__weakref__", "_far_begin", "_far_hold", "_far_type")
+    __slots__ = ("__weakref__", "_far_begin", "_far_hold", "_far_is_part", "_far_type")
 
-    def __init__(self, ctype: CType, hold: Hold, begin: int) -> None:
+    def __init__(self, ctype: CType, hold: Hold, begin: int | None) -> None:
         object.__setattr__(self, "_far_type", ctype)
         object.__setattr__(self, "_far_hold", hold)
-        object.__setattr__(self, "_far_begin", begin)
+        object.__setattr__(self, "_far_begin", begin or 0)
+        object.__setattr__(self, "_far_is_part", begin is not None)
 
     _far_type: CType
     _far_hold: Hold
     _far_begin: int
+    _far_is_part: bool
 
     def __repr__(self) -> str:
         return f"<{self._far_type.__name__} in the memory of process {self._far_hold.maker}>"
 
     def __reduce__(self) -> Any:
-        whole = not self._far_begin and ctypes.sizeof(self._far_type) == self._far_hold.size
-        if whole:
-            return instances.rebuild, (instances.spell(self._far_type), self._far_hold)
-        # as ctypes pickles a part of another object
-        return rebuild_part, (instances.spell(self._far_type), bytes(self._far_copy()))
+        spelled = instances.spell(self._far_type)
+        if self._far_is_part:
+            # by value, as ctypes pickles a part of another object
+            return rebuild_part, (spelled, bytes(self._far_copy()))
+        return instances.rebuild, (spelled, self._far_hold)
 
     def __copy__(self) -> Any:
         return self._far_copy()
@@ -254,7 +256,7 @@ class StructureOnAnotherHost(Distant):
     def _far_of_class(self, name: str) -> Any:
         """Something that the class has, as an instance has it."""
         found = _of_class(self._far_type, name)
-        if found is None:
+        if found is _NOTHING:
             msg = f"{self._far_type.__name__!r} object has no attribute {name!r}"
             raise AttributeError(msg)
         bind = getattr(type(found), "__get__", None)
@@ -267,8 +269,11 @@ class StructureOnAnotherHost(Distant):
         return made
 
 
+_NOTHING = object()
+
+
 def _of_class(ctype: CType, name: str) -> Any:
-    return next((vars(base)[name] for base in ctype.__mro__ if name in vars(base)), None)
+    return next((vars(base)[name] for base in ctype.__mro__ if name in vars(base)), _NOTHING)
 
 
 def rebuild_part(spelled: Any, data: bytes) -> Any:
