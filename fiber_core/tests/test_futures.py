@@ -1,0 +1,158 @@
+"""Futures and the calls they belong to, with workers that say what a test wants."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from concurrent.futures import CancelledError
+from types import SimpleNamespace
+
+import pytest
+
+from dispatch_world import Master
+from fiber.dispatch.callbacks import Callbacks
+from fiber.exceptions import StartError
+from fiber.futures import BrokenExecutor, Lane
+
+
+def same(x):
+    return x
+
+
+class Force:
+    """Stands in for a workforce: one dispatcher, whose workers the test plays."""
+
+    def __init__(self):
+        self.master = Master("a")
+        self.peer = self.master.peers["a"]
+        self.callbacks = Callbacks("test-callbacks")
+
+    def prepare(self, func, mode, sink, items, begun):
+        dispatcher = self.master.dispatcher
+        call = dispatcher.prepare(func, mode, sink, items=items, begun=begun)
+        return SimpleNamespace(dispatcher=dispatcher), call
+
+    def work(self):
+        """A worker does all there is."""
+        self.master.ask(self.peer)
+        self.master.work(self.peer, lambda item: item[0][0])
+
+
+@pytest.fixture
+def force():
+    force = Force()
+    yield force
+    force.callbacks.close()
+
+
+@pytest.fixture
+def lane(force):
+    return Lane(force, same)
+
+
+def test_each_future_gets_its_own_result(force, lane):
+    futures = [lane.submit((n,), {}) for n in range(3)]
+    force.work()
+    assert [future.result(0) for future in futures] == [0, 1, 2]
+
+
+def test_a_lane_of_one_task_is_done_with_it(force):
+    lane = Lane(force, same, ((7,), {}))
+    force.work()
+    assert lane.only.result(0) == 7
+    lane.close()
+
+
+def test_a_future_runs_once_its_task_was_sent(force, lane):
+    first, second = lane.submit((1,), {}), lane.submit((2,), {})
+    assert not first.running()
+    force.master.ask(force.peer)
+    assert first.running()
+    assert not first.cancel()
+    assert not second.running()
+    assert second.cancel()
+
+
+def test_a_cancelled_task_is_never_sent_and_who_waits_is_told(force, lane):
+    kept, cancelled = lane.submit((1,), {}), lane.submit((2,), {})
+    assert cancelled.cancel()
+    assert concurrent.futures.wait([cancelled], 0).done == {cancelled}
+    force.work()
+    assert kept.result(0) == 1
+    assert [items for _, items in force.peer.tasks()] == [[((1,), {})]]
+    with pytest.raises(CancelledError):
+        cancelled.result(0)
+
+
+def test_a_task_that_is_sent_again_goes_on_running(force, lane):
+    future = lane.submit((1,), {})
+    force.master.ask(force.peer)
+    force.master.dispatcher.lost("a", None, counts=False)
+    assert future.running()
+    again = force.master.connect("a")
+    force.master.ask(again)
+    force.master.work(again, lambda item: item[0][0])
+    assert future.result(0) == 1
+
+
+def test_what_cannot_go_on_is_broken_for_each_and_for_who_comes_later(force, lane):
+    future = lane.submit((1,), {})
+    reason = StartError("no worker came up")
+    force.master.dispatcher.end(reason)
+    error = future.exception(0)
+    assert isinstance(error, BrokenExecutor)
+    assert error.__cause__ is reason
+    with pytest.raises(BrokenExecutor, match="no worker came up"):
+        lane.submit((2,), {})
+
+
+def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, lane):
+    called, seen = [], threading.Event()
+
+    def note(future):
+        called.append((threading.current_thread().name, future.result(0)))
+        # another thread can use the dispatcher meanwhile
+        other = threading.Thread(target=lane.submit, args=((2,), {}))
+        other.start()
+        other.join(20)
+        called.append(other.is_alive())
+        seen.set()
+
+    lane.submit((1,), {}).add_done_callback(note)
+    force.work()
+    assert seen.wait(20)
+    assert called == [("test-callbacks", 1), False]
+
+
+def test_callbacks_of_a_cancellation_run_where_it_was_cancelled(lane):
+    called = []
+    future = lane.submit((1,), {})
+    future.add_done_callback(lambda _: called.append(threading.current_thread()))
+    assert future.cancel()
+    assert called == [threading.current_thread()]
+
+
+def test_all_that_waits_can_be_cancelled(force, lane):
+    futures = [lane.submit((n,), {}) for n in range(5)]
+    force.master.ask(force.peer)
+    lane.cancel_all()
+    assert [future.cancelled() for future in futures] == [False, True, True, True, True]
+
+
+def test_a_lane_may_be_closed_twice(force, lane):
+    lane.submit((1,), {})
+    lane.close()
+    lane.close()
+    force.work()
+    assert lane.error is None
+
+
+def test_a_function_that_cannot_be_pickled_is_the_error_of_its_future():
+    class Refusing(Force):
+        def prepare(self, func, mode, sink, items, begun):
+            sink.broken(TypeError("cannot pickle it"))
+            return SimpleNamespace(dispatcher=self.master.dispatcher), None
+
+    lane = Lane(Refusing(), same)
+    assert isinstance(lane.only.exception(0), TypeError)
+    assert not lane.only.cancel()

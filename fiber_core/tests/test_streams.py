@@ -1,0 +1,68 @@
+"""Where outcomes wait until they are taken: by waiting, by asking, by being told."""
+
+from __future__ import annotations
+
+import pytest
+
+from fiber.streams import Stream, UnorderedStream
+
+
+def test_what_has_come_is_had_without_waiting():
+    stream = Stream()
+    assert stream.poll() is None
+    stream.accept(0, [1, 2], {})
+    assert stream.poll() == (1, None)
+    assert stream.outcome(0) == (2, None)
+    stream.done()
+    with pytest.raises(StopIteration):
+        stream.poll()
+
+
+def test_an_outcome_may_be_an_error():
+    stream, error = Stream(), ValueError("bad")
+    stream.fail(0, 1, error)
+    assert stream.poll() == (None, error)
+    stream.fail(1, 2, error)
+    with pytest.raises(ValueError, match="bad"):
+        stream.take(0)
+
+
+@pytest.mark.parametrize("end", ["done", "broken", "accept", "fail"])
+def test_who_watches_is_told_once(end):
+    told, stream = [], UnorderedStream()
+    stream.watch(lambda: told.append(1))
+    arguments = {"broken": [OSError()], "accept": [0, [1], {}], "fail": [0, 1, OSError()]}
+    for _ in range(2):
+        getattr(stream, end)(*arguments.get(end, []))
+    assert told == [1]
+
+
+def test_who_watches_late_is_told_at_once():
+    told, stream = [], Stream()
+    stream.accept(0, [1], {})
+    stream.watch(lambda: told.append(1))
+    assert told == [1]
+
+
+def test_who_watches_no_more_is_not_told():
+    told, stream = [], Stream()
+
+    def wake():
+        told.append(1)
+
+    stream.watch(wake)
+    stream.unwatch(wake)
+    stream.unwatch(wake)
+    stream.done()
+    assert told == []
+
+
+def test_results_in_order_wake_nobody_early_for_good():
+    stream = Stream()
+    told = []
+    stream.watch(lambda: told.append(stream.poll()))
+    # one that is not the next: whoever was told asks, finds nothing and waits again
+    stream.accept(1, ["b"], {})
+    stream.watch(lambda: told.append(stream.poll()))
+    stream.accept(0, ["a"], {})
+    assert told == [None, ("a", None)]
