@@ -58,9 +58,9 @@ def peek(queue):
     return value
 
 
-def lend(results, go_on):
-    """Make a lock, and a condition with another's lock."""
-    results.put(fiber.RLock())
+def lend(results, go_on, lock=None):
+    """Make a lock, or a condition with another's lock."""
+    results.put(fiber.RLock() if lock is None else fiber.Condition(lock))
     go_on.acquire()
 
 
@@ -129,12 +129,17 @@ def test_two_processes_take_turns():
     finish(child)
 
 
-@pytest.mark.parametrize("mine", [True, False], ids=["condition here", "condition there"])
-def test_its_lock_may_live_in_another_process(mine):
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_its_lock_may_live_in_another_process(where):
     results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
-    lender = start(lend, results, go_on)
-    lock = results.get()
-    condition, turn = fiber.Condition(lock), fiber.SimpleQueue()
+    if where == "here":
+        lender = start(lend, results, go_on)
+        condition = fiber.Condition(results.get())
+    else:
+        lender = start(lend, results, go_on, fiber.RLock())
+        condition = results.get()
+    assert condition._apart == (where == "there")
+    turn = fiber.SimpleQueue()
     turn.put(0)
     child = start(ping_pong, condition, turn, 1, 20)
     ping_pong(condition, turn, 0, 20)
