@@ -221,12 +221,10 @@ class TestCallbacks:
             executor.shutdown()
 
         executor.submit(square, 3).add_done_callback(go_on)
-        executor.shutdown(wait=False) if seen else None
         deadline = time.monotonic() + PATIENCE
-        while not seen:
+        while not seen or fiber.active_children():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        executor.shutdown()
         assert seen == [81]
 
 

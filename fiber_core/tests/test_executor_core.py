@@ -127,3 +127,23 @@ class TestDeath:
             n for n in range(10) if n != 5
         ]
         assert executor.submit(square, 3).result(PATIENCE) == 9
+
+
+class TestFork:
+    def test_a_fork_of_the_users_own_is_told_so_and_its_end_ends_nothing(self, executor):
+        assert executor.submit(square, 3).result(PATIENCE) == 9
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                executor.submit(square, 3)
+            except BaseException as error:
+                os.write(writing, type(error).__name__.encode())
+                executor.shutdown()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with open(reading) as told:
+            assert told.read() == "ForkedError"
+        assert executor.submit(square, 4).result(PATIENCE) == 16

@@ -59,6 +59,7 @@ class Executor(_futures.Executor):
         processes_per_job: int = 1,
         max_attempts: int | None = None,
     ) -> None:
+        self._pid = os.getpid()
         if max_workers is not None and max_workers <= 0:
             msg = "max_workers must be greater than 0"
             raise ValueError(msg)
@@ -81,7 +82,6 @@ class Executor(_futures.Executor):
             )
         )
         self._max_workers = self._core.workforce.wanted
-        self._pid = os.getpid()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn(*args, **kwargs)`` called in a worker.

@@ -61,6 +61,8 @@ class Core:
             RuntimeError: it was shut down.
             BrokenExecutor: no worker can be kept alive.
         """
+        # before any lock, which may be held for ever in a process that the user forked
+        fork.check()
         while type(func) is functools.partial and not vars(func):
             args, kwargs = (*func.args, *args), {**func.keywords, **kwargs}
             func = func.func
@@ -116,7 +118,8 @@ class Core:
     def finish(self) -> None:
         """Wait until all is done and the workers are gone; after :meth:`shut_down`."""
         if self.workforce.callbacks.is_current():
-            # whoever else waits for the end of this thread
+            # which ends before the rest does
+            self.finish_later()
             return
         with self._finishing:
             if not self._began or self._is_finished:
