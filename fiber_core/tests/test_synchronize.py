@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 from fiber import synchronize
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
 from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -77,6 +77,19 @@ def be_interrupted(lock, results):
         lock.acquire()
     except KeyboardInterrupt:
         results.put("interrupted")
+
+
+def take_and_end(lock, how):
+    lock.acquire()
+    how()
+
+
+def fail():
+    sys.exit(3)
+
+
+def vanish():
+    os._exit(0)
 
 
 # -- one process at a time
@@ -180,6 +193,32 @@ def test_of_one_that_another_process_made_nothing_is_left_when_that_has_ended():
 
     with pytest.raises(PeerLostError, match="lives in"):
         lock.acquire()
+
+
+# -- how a holder ends
+
+
+def test_after_a_normal_end_it_stays_taken_until_another_releases_it():
+    lock = fiber.Lock()
+    finish(start(take_and_end, lock, int))
+    assert not lock.acquire(timeout=0.05)
+    lock.release()
+
+    assert lock.acquire(False)
+
+
+@pytest.mark.parametrize("how", [fail, vanish])
+def test_after_any_other_end_it_is_passed_on(how):
+    lock, strict = fiber.Lock(), fiber.RLock(on_holder_death="raise")
+    for one in (lock, strict):
+        child = start(take_and_end, one, how)
+        child.join(PATIENCE)
+    with pytest.warns(HolderDiedWarning, match="process .* died while it held this lock"):
+        assert lock.acquire(timeout=PATIENCE)
+    with pytest.raises(HolderDiedError, match="died while it held this rlock"):
+        strict.acquire(timeout=PATIENCE)
+
+    assert strict.acquire(False)
 
 
 # -- as the stdlib

@@ -122,7 +122,8 @@ class RemotePermits(RemoteWaited):
 
     def ending(self, code: int) -> None:
         """This process ends by itself; after a normal end what it holds stays taken."""
-        if code == 0 and self._error is None:
+        # a permit may also be on its way to a thread that waits
+        if code == 0 and self._error is None and (self.mine.held > 0 or self._asked):
             self.soon(functools.partial(self.say, Op.ENDING, max(0, self.mine.held)))
 
     def _drop(self, end: int) -> None:
