@@ -18,10 +18,13 @@ from multiprocessing import (
 )
 from multiprocessing import context as _stdlib
 from multiprocessing.context import assert_spawning, get_spawning_popen, set_spawning_popen
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fiber import start_methods
 from fiber.process import Process
+
+if TYPE_CHECKING:
+    from fiber import connection, managers, pool, process, queues, synchronize
 
 __all__ = [
     "AuthenticationError",
@@ -46,9 +49,14 @@ __all__ = [
 
 
 class BaseContext(_stdlib.BaseContext):
-    """What every context has: the names of the package, bound to one start method."""
+    """What every context has: the names of the package, bound to one start method.
+
+    What it makes is Fiber's, which the annotations of the stdlib's methods do not foresee.
+    """
 
     _name: str
+    if TYPE_CHECKING:
+        Process: type[process.Process]
 
     # -- processes
 
@@ -58,98 +66,132 @@ class BaseContext(_stdlib.BaseContext):
 
         return cpu_count()
 
-    def Pool(  # noqa: N802 - the stdlib's name, as below
+    def Pool(  # type: ignore[override]  # noqa: N802 - the stdlib's name, as below
         self,
         processes: int | None = None,
         initializer: Callable[..., Any] | None = None,
         initargs: Iterable[Any] = (),
         maxtasksperchild: int | None = None,
-    ) -> Any:
+    ) -> pool.Pool:
         """A pool of workers, see :class:`fiber.pool.Pool`."""
-        make = _find("pool", "Pool")
-        return make(processes, initializer, initargs, maxtasksperchild, context=self.get_context())
+        from fiber import pool
 
-    def Manager(self) -> Any:  # noqa: N802
+        return pool.Pool(
+            processes, initializer, initargs, maxtasksperchild, context=self.get_context()
+        )
+
+    def Manager(self) -> managers.SyncManager:  # type: ignore[override]  # noqa: N802
         """A started manager, see :class:`fiber.managers.SyncManager`."""
-        manager = _find("managers", "SyncManager")(ctx=self.get_context())
+        from fiber import managers
+
+        manager = managers.SyncManager(ctx=self.get_context())
         manager.start()
         return manager
 
     # -- queues and pipes
 
-    def Pipe(self, duplex: bool = True) -> Any:  # noqa: N802
+    def Pipe(self, duplex: bool = True) -> tuple[connection.Connection, connection.Connection]:  # type: ignore[override]  # noqa: N802
         """Two connected ends, see :func:`fiber.connection.Pipe`."""
-        return _find("connection", "Pipe")(duplex)
+        from fiber import connection
 
-    def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        return connection.Pipe(duplex)
+
+    def Queue(self, maxsize: int = 0) -> queues.Queue[Any]:  # type: ignore[override]  # noqa: N802
         """A queue, see :class:`fiber.queues.Queue`."""
-        return _find("queues", "Queue")(maxsize, ctx=self.get_context())
+        from fiber import queues
 
-    def JoinableQueue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        return queues.Queue(maxsize, ctx=self.get_context())
+
+    def JoinableQueue(self, maxsize: int = 0) -> queues.JoinableQueue[Any]:  # type: ignore[override]  # noqa: N802
         """A queue that counts what is unfinished, see :class:`fiber.queues.JoinableQueue`."""
-        return _find("queues", "JoinableQueue")(maxsize, ctx=self.get_context())
+        from fiber import queues
 
-    def SimpleQueue(self) -> Any:  # noqa: N802
+        return queues.JoinableQueue(maxsize, ctx=self.get_context())
+
+    def SimpleQueue(self) -> queues.SimpleQueue[Any]:  # type: ignore[override]  # noqa: N802
         """A queue with ``put`` and ``get`` only, see :class:`fiber.queues.SimpleQueue`."""
-        return _find("queues", "SimpleQueue")(ctx=self.get_context())
+        from fiber import queues
+
+        return queues.SimpleQueue(ctx=self.get_context())
 
     # -- synchronization
 
-    def Lock(self) -> Any:  # noqa: N802
+    def Lock(self) -> synchronize.Lock:  # type: ignore[override]  # noqa: N802
         """A lock, see :class:`fiber.synchronize.Lock`."""
-        return _find("synchronize", "Lock")(ctx=self.get_context())
+        from fiber import synchronize
 
-    def RLock(self) -> Any:  # noqa: N802
+        return synchronize.Lock(ctx=self.get_context())
+
+    def RLock(self) -> synchronize.RLock:  # type: ignore[override]  # noqa: N802
         """A lock that its holder may take again, see :class:`fiber.synchronize.RLock`."""
-        return _find("synchronize", "RLock")(ctx=self.get_context())
+        from fiber import synchronize
 
-    def Condition(self, lock: Any = None) -> Any:  # noqa: N802
+        return synchronize.RLock(ctx=self.get_context())
+
+    def Condition(self, lock: Any = None) -> synchronize.Condition:  # type: ignore[override]  # noqa: N802
         """A condition, see :class:`fiber.synchronize.Condition`."""
-        return _find("synchronize", "Condition")(lock, ctx=self.get_context())
+        from fiber import synchronize
 
-    def Semaphore(self, value: int = 1) -> Any:  # noqa: N802
+        return synchronize.Condition(lock, ctx=self.get_context())
+
+    def Semaphore(self, value: int = 1) -> synchronize.Semaphore:  # type: ignore[override]  # noqa: N802
         """A semaphore, see :class:`fiber.synchronize.Semaphore`."""
-        return _find("synchronize", "Semaphore")(value, ctx=self.get_context())
+        from fiber import synchronize
 
-    def BoundedSemaphore(self, value: int = 1) -> Any:  # noqa: N802
+        return synchronize.Semaphore(value, ctx=self.get_context())
+
+    def BoundedSemaphore(self, value: int = 1) -> synchronize.BoundedSemaphore:  # type: ignore[override]  # noqa: N802
         """One that is never released too often, see :class:`fiber.synchronize.BoundedSemaphore`."""
-        return _find("synchronize", "BoundedSemaphore")(value, ctx=self.get_context())
+        from fiber import synchronize
 
-    def Event(self) -> Any:  # noqa: N802
+        return synchronize.BoundedSemaphore(value, ctx=self.get_context())
+
+    def Event(self) -> synchronize.Event:  # type: ignore[override]  # noqa: N802
         """An event, see :class:`fiber.synchronize.Event`."""
-        return _find("synchronize", "Event")(ctx=self.get_context())
+        from fiber import synchronize
 
-    def Barrier(  # noqa: N802
+        return synchronize.Event(ctx=self.get_context())
+
+    def Barrier(  # type: ignore[override]  # noqa: N802
         self,
         parties: int,
         action: Callable[..., Any] | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> synchronize.Barrier:
         """A barrier, see :class:`fiber.synchronize.Barrier`."""
-        make = _find("synchronize", "Barrier")
-        return make(parties, action, timeout, ctx=self.get_context())
+        from fiber import synchronize
+
+        return synchronize.Barrier(parties, action, timeout, ctx=self.get_context())
 
     # -- shared memory
 
     def RawValue(self, typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802
         """A shared ctypes object, see :func:`fiber.sharedctypes.RawValue`."""
-        return _find("sharedctypes", "RawValue")(typecode_or_type, *args)
+        from fiber import sharedctypes
+
+        return sharedctypes.RawValue(typecode_or_type, *args)
 
     def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N802
         """A shared ctypes array, see :func:`fiber.sharedctypes.RawArray`."""
-        return _find("sharedctypes", "RawArray")(typecode_or_type, size_or_initializer)
+        from fiber import sharedctypes
+
+        return sharedctypes.RawArray(typecode_or_type, size_or_initializer)
 
     def Value(self, typecode_or_type: Any, *args: Any, lock: Any = True) -> Any:  # noqa: N802
         """A shared ctypes object with a lock, see :func:`fiber.sharedctypes.Value`."""
-        make = _find("sharedctypes", "Value")
-        return make(typecode_or_type, *args, lock=lock, ctx=self.get_context())
+        from fiber import sharedctypes
+
+        return sharedctypes.Value(typecode_or_type, *args, lock=lock, ctx=self.get_context())
 
     def Array(  # noqa: N802
         self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True
     ) -> Any:
         """A shared ctypes array with a lock, see :func:`fiber.sharedctypes.Array`."""
-        make = _find("sharedctypes", "Array")
-        return make(typecode_or_type, size_or_initializer, lock=lock, ctx=self.get_context())
+        from fiber import sharedctypes
+
+        return sharedctypes.Array(
+            typecode_or_type, size_or_initializer, lock=lock, ctx=self.get_context()
+        )
 
     # -- how children start
 
@@ -189,7 +231,7 @@ class BaseContext(_stdlib.BaseContext):
     def allow_connection_pickling(self) -> None:
         """Nothing: connections are pickled without it."""
 
-    def get_context(self, method: str | None = None) -> Any:
+    def get_context(self, method: str | None = None) -> BaseContext:  # type: ignore[override]
         """The context of a start method; this one if omitted.
 
         Raises:
@@ -197,7 +239,7 @@ class BaseContext(_stdlib.BaseContext):
         """
         if method is None:
             return self
-        found = _concrete_contexts.get(method)
+        found: BaseContext | None = _concrete_contexts.get(method)
         if found is None:
             msg = f"cannot find context for {method!r}"
             raise ValueError(msg)
@@ -267,7 +309,7 @@ class DefaultContext(BaseContext):
 
     Process = Process
 
-    def get_context(self, method: str | None = None) -> Any:
+    def get_context(self, method: str | None = None) -> BaseContext:  # type: ignore[override]
         """The context of a start method; if omitted, of the chosen one or the default.
 
         Raises:
@@ -346,11 +388,6 @@ _as_given = {made: made for made in _concrete_contexts.values()}
 _concrete_contexts.update(_as_given)
 # a library hands what its user gave it, a name or a context, to multiprocessing.get_context()
 vars(_stdlib)["_concrete_contexts"].update(_as_given, fiber=_concrete_contexts["fiber"])
-
-
-def _find(module: str, name: str) -> Any:
-    """A class of the package, whose module is imported on first use."""
-    return getattr(importlib.import_module(f"fiber.{module}"), name)
 
 
 def _python() -> str:
