@@ -89,6 +89,14 @@ def test_a_file_is_for_its_user_alone(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_fork_of_the_users_leaves_the_file_to_its_maker(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    mine = Arena(10, lambda: tmp_path, "maker")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    mine.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_full_disk_is_an_error_that_says_so(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
 

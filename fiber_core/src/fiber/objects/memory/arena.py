@@ -77,7 +77,7 @@ class Arena:
         if fd is None:
             path = folder() / f"m{ident}-{next(_numbers)}"
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        self._closing = weakref.finalize(self, _close, fd, path)
+        self._closing = weakref.finalize(self, _close, fd, path, os.getpid())
         self._closing.atexit = path is not None
         try:
             _fill(fd, self.size, path)
@@ -188,7 +188,8 @@ def _available() -> int:
     return min(int(free), memory_total() * 2**20)
 
 
-def _close(fd: int, path: Path | None) -> None:
+def _close(fd: int, path: Path | None, maker: int) -> None:
     os.close(fd)
-    if path is not None:
+    # not in a process that the user forked, whose copy of this ends as well
+    if path is not None and os.getpid() == maker:
         path.unlink(missing_ok=True)
