@@ -56,6 +56,10 @@ _HOLDER = (
 _PERMITS = f"{_CLASS}; permits of holders that died come back if asked for (`recover=True`)"
 _CTX = "`ctx` may be omitted; works between machines"
 _DESCRIPTORS = "descriptors mean nothing to another machine"
+_TRUST = (
+    "between hosts by mutual TLS; nothing is unpickled from who has not proved who it is, and "
+    "without an authkey only processes of the run get in: see [](../guides/two-programs.md)"
+)
 _SERVER = "how the stdlib's server works inside; ours has another protocol"
 
 #: by the key of a name, see compat_walk.py
@@ -97,6 +101,14 @@ TABLE: dict[str, Deviation] = {
     "reducer": different(
         "cannot be replaced; types are registered with `fiber.reduction.register` or `copyreg`"
     ),
+    **_all(
+        "",
+        "Value Array RawValue RawArray",
+        better("in shared memory on one host, served by their maker to others, with one API"),
+    ),
+    "Manager": better(
+        "used from other machines too; `fiber.managers.AsyncManager` has calls that return at once"
+    ),
     # -- pool
     "pool.Pool": better("see `Pool` of the package; `context` is accepted and changes nothing"),
     "pool.Pool.Process": different("absent: override nothing to have workers with children"),
@@ -113,6 +125,12 @@ TABLE: dict[str, Deviation] = {
     **_all("queues", "Queue JoinableQueue SimpleQueue", better(_CTX)),
     # -- managers
     "managers.MakeProxyType": different("no `_cache`, which is for the stdlib's own use"),
+    "managers.SharedMemoryManager": Deviation(
+        "different",
+        "making one is an error: its blocks are bound to one host and to children of the stdlib's; "
+        "`Array` and `RawArray` are in shared memory where they can be",
+        covers=True,
+    ),
     "managers.Server": Deviation("different", f"its methods are {_SERVER}", covers=True),
     "managers.Value.value": different(
         "an attribute of each object, where the stdlib's has a property"
@@ -124,6 +142,8 @@ TABLE: dict[str, Deviation] = {
         _SERVER,
     ),
     # -- connection
+    "connection.Client": better(_TRUST),
+    "connection.Listener": better(_TRUST),
     "connection.Connection": different(
         "made by `Pipe` and `Listener` only, from no descriptor; its methods are the same"
     ),
@@ -167,10 +187,7 @@ OLDER: dict[str, Deviation] = _all(
 )
 
 #: names that are still to come; each must really be missing
-MISSING: set[str] = {
-    "managers.SharedMemoryManager.ShareableList",
-    "managers.SharedMemoryManager.SharedMemory",
-}
+MISSING: set[str] = set()
 
 
 def deviation(key: str) -> Deviation | None:
