@@ -192,7 +192,7 @@ class BaseManager:
         """Use the manager that serves at :attr:`address`.
 
         Raises:
-            AuthenticationError: it has another key.
+            multiprocessing.AuthenticationError: it has another key.
             OSError: nobody serves there, such as ConnectionRefusedError.
         """
         target = address_of(self._address)

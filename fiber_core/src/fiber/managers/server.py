@@ -23,9 +23,6 @@ from fiber.objects.strands import Strands
 
 __all__ = ["Server"]
 
-#: what a class of managers knows by the name of a type: callable, exposed, method_to_typeid, proxytype
-Registry = Mapping[str, tuple[Any, Any, Any, Any]]
-
 _TEXT = re.compile(r"([0-9a-f.]+)/([0-9a-f]+)@([a-z+]+://.+)")
 #: what managers may ask of the server
 _PUBLIC = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
@@ -39,7 +36,7 @@ class Server:
     """Makes objects and has them served, until it is told to end.
 
     Args:
-        registry: the types, as the manager's class has them.
+        registry: the types by name: callable, exposed, method_to_typeid, proxytype.
         address: where it listens for managers that connect; None for any address.
         authkey: what they must know.
         serializer: ``"pickle"``.
@@ -51,7 +48,7 @@ class Server:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Mapping[str, tuple[Any, ...]],
         address: Any,
         authkey: Any,
         serializer: str,
