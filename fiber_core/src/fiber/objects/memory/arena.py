@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -143,11 +144,11 @@ def _path(place: Place, folder: Folder) -> Path | None:
 
 
 def _without_name() -> int | None:
-    make = getattr(os, "memfd_create", None)
-    if make is None:
+    # not every build of Python for Linux has it
+    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         return None
     try:
-        return int(make("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:
         return None
 
@@ -165,7 +166,7 @@ def _fill(fd: int, size: int, path: Path | None) -> None:
                 os.pwrite(fd, _ZEROS[: size - begin], begin)
     except OSError as error:
         raise _no_room(size, "in memory" if path is None else f"in {path.parent}", error) from error
-    if path is None:
+    if sys.platform == "linux" and path is None:
         # nobody can take a page away under those who map it
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
