@@ -55,7 +55,7 @@ class Node:
     def client(self, url: str) -> Client:
         found = self._clients.get(url)
         if found is None or found.lost:
-            found = self._clients[url] = Client(url, RUN, self.hello, self.reactor)
+            found = self._clients[url] = Client(url, self.credentials, self.hello, self.reactor)
         return found
 
     def queue(self, maxsize: int = 0) -> Channel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -58,3 +59,45 @@ def test_two_runs_share_no_certificate():
     first, second = (Credentials.new().with_certificate() for _ in range(2))
     assert first.private_key != second.private_key
     assert first.certificate != second.certificate
+
+
+class TestAuthkeys:
+    """Programs that share an authkey derive the same from it, and show nothing of it."""
+
+    def test_the_same_key_is_derived_by_everybody(self):
+        first, second = (Credentials.of_authkey(b"secret") for _ in range(2))
+        assert (first.run_id, first.key, first.seed) == (second.run_id, second.key, second.seed)
+        assert Credentials.of_authkey(b"Secret").key != first.key
+        assert Credentials.of_authkey(b"Secret").run_id != first.run_id
+
+    def test_it_is_what_it_was_so_that_programs_of_different_versions_meet(self):
+        derived = Credentials.of_authkey(b"secret")
+        assert derived.run_id == "192286ccb33848c6"
+        assert (
+            derived.key.hex() == "d66d1ac9e16cbbeed3fc54295eb91a645aafdae98dbee3935370c0c6d5d7263a"
+        )
+
+    def test_each_makes_a_certificate_of_its_own_with_the_same_key(self):
+        first = Credentials.of_authkey(b"secret").with_certificate()
+        second = Credentials.of_authkey(b"secret").with_certificate()
+        assert first.private_key == second.private_key
+        assert first.certificate != second.certificate
+
+    def test_processes_of_a_run_derive_the_same_certificate_key_from_the_runs(self):
+        run = Credentials.new()
+        first, second = run.derived(), run.with_certificate().derived()
+        assert first == second
+        assert (first.run_id, first.key) == (run.run_id, run.key)
+        assert first.with_certificate().private_key == second.with_certificate().private_key
+
+    def test_nothing_of_it_is_shown_and_it_travels_as_json(self):
+        derived = Credentials.of_authkey(b"secret").with_certificate()
+        shown = repr(derived)
+        for secret in (derived.key, derived.seed):
+            assert repr(secret) not in shown
+            assert secret.hex() not in shown
+        assert Credentials.from_json(json.loads(json.dumps(derived.to_json()))) == derived
+
+    def test_an_empty_one_is_no_secret(self):
+        with pytest.raises(ValueError, match="the authkey is empty"):
+            Credentials.of_authkey(b"")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Address: TypeAlias = tuple[str, int] | str
 
 _MODE = 0o600
-_UNIX = "ipc://"
+# the one that needs no nng, where there is one
+_UNIX = "unix://" if sys.platform == "linux" else "ipc://"
 _INET = "tls+tcp://"
 _ANYWHERE = "0.0.0.0"  # noqa: S104 - recognised, where the user asks for it
 

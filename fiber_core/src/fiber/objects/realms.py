@@ -40,6 +40,8 @@ class Realm:
         self.name = credentials.run_id
         self.credentials = credentials
         self.endpoints: list[Endpoint] = []
+        #: own objects that somebody in the realm was told of
+        self.served: dict[int, Service] = {}
         #: what others of the realm have listened on, by which we see where they may reach us
         self.neighbours: list[str] = []
 
@@ -62,7 +64,6 @@ class Realms:
         self.ident = f"{node.ident}@{node.run_id}"
         self._lock = threading.RLock()
         self._known: dict[str, Realm] = {}
-        self._served: dict[int, Service] = {}
         self._endpoints: list[Endpoint] = []
         self._resting: list[Endpoint] = []
         self._clients: dict[str, Client] = {}
@@ -115,7 +116,7 @@ class Realms:
         """Have an object answer the peers of a realm; where they dial, which may be nowhere yet."""
         realm = self.get(name)
         with self._lock:
-            self._served[target] = service
+            realm.served[target] = service
             if not realm.endpoints:
                 for url in places.near(realm.neighbours, self._node):
                     self.open(realm, url)
@@ -127,9 +128,10 @@ class Realms:
     def withdraw(self, target: int) -> None:
         """An object is there no more."""
         with self._lock:
-            if self._served.pop(target, None) is not None:
-                for endpoint in self._endpoints:
-                    endpoint.withdraw(target)
+            for realm in self._known.values():
+                if realm.served.pop(target, None) is not None:
+                    for endpoint in realm.endpoints:
+                        endpoint.withdraw(target)
 
     def open(self, realm: Realm | None, url: str) -> Endpoint:
         """Listen at one more address; for this run where there is no realm.
@@ -154,7 +156,7 @@ class Realms:
             if realm is not None:
                 realm.endpoints.append(endpoint)
                 realm.met(bound)
-                for target, service in self._served.items():
+                for target, service in realm.served.items():
                     endpoint.serve(target, service)
         return endpoint
 
@@ -233,13 +235,10 @@ class Realms:
             return self._node.credentials.derived(), hello
         return realm.credentials, attrs.evolve(hello, ident=self.ident)
 
-    def hang_up(self, places: Iterable[str]) -> None:
-        """Close the connections to one process, which are used no more."""
+    def release(self, places: Iterable[str]) -> list[Client]:
+        """The connections to one process, which are used no more and are the caller's to close."""
         with self._lock:
-            clients = [self._clients.pop(place, None) for place in places]
-        for client in clients:
-            if client is not None:
-                client.close()
+            return [self._clients.pop(place) for place in places if place in self._clients]
 
     def close(self) -> None:
         """Close every connection and listen nowhere. Idempotent."""

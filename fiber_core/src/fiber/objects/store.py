@@ -202,9 +202,10 @@ class Store:
 
     def _part(self, ident: str, place: str) -> None:
         with self._lock:
-            used = any(known == ident for known, _ in self._remotes)
-        if not used:
-            self.realms.hang_up((place,))
+            # of an owner that is used no more it is closed when that is given up
+            clients = [] if ident in self._owners else self.realms.release((place,))
+        for client in clients:
+            client.close()
 
     def sync(self, ident: str) -> None:
         """Wait until all that was said to an owner, if it is one, has arrived."""
@@ -267,9 +268,13 @@ class Store:
             if used or self._owners.get(owner.ident) is not owner:
                 return
             del self._owners[owner.ident]
+            clients = [] if self._realms is None else self._realms.release(owner.urls)
+        if clients:
+            # what was said last is still to arrive
+            owner.soon(functools.partial(owner.sync, _FAREWELL))
+            for client in clients:
+                owner.soon(client.close)
         owner.retire()
-        if self._realms is not None:
-            self._realms.hang_up(owner.urls)
 
     def _owner_lost(self, owner: Owner) -> None:
         with self._lock:

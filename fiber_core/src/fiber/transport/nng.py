@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Sequence
-from multiprocessing import util
+from multiprocessing import process, util
 from typing import Any, Protocol
 
 import pynng
@@ -51,6 +51,9 @@ def _tune() -> None:
 def _end_last() -> None:
     # pynng ends nng in an atexit handler, which would run before the stdlib's, that joins the
     # children who still need us; among the stdlib's finalizers it comes after all others
+    if process.parent_process() is not None:
+        # in a child finalizers run before the runtime is closed, and atexit handlers after it
+        return
     end = pynng.nng._pynng_atexit  # noqa: SLF001 - there is no public way to put it off
     atexit.unregister(end)
     util.Finalize(None, end, exitpriority=-10_000)
