@@ -23,21 +23,32 @@ NEEDS = {
     "emcee_gaussian": ["emcee"],
     "gymnasium_async": ["gymnasium"],
     "logging_by_queue": [],
+    "nevergrad_executor": ["nevergrad"],
     "pymoo_starmap": ["pymoo"],
     "scikit_learn_grid": ["sklearn"],
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
+    "torch_data_loader": ["torch"],
+    "tqdm_unordered": ["tqdm"],
+}
+_EXECUTOR = {
+    "from concurrent.futures import ProcessPoolExecutor": (
+        "from fiber import Executor as ProcessPoolExecutor"
+    )
 }
 #: what else is changed than imports
 CHANGES = {
     "gymnasium_async": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
+    "nevergrad_executor": _EXECUTOR,
+    "pymoo_starmap": _EXECUTOR,
     "scikit_learn_grid": {
         'BACKEND = "loky"': 'import fiber.joblib\n\nfiber.joblib.register()\nBACKEND = "fiber"'
     },
     "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
+    "torch_data_loader": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
 }
 
-pytestmark = [pytest.mark.libraries, pytest.mark.timeout(250)]
+pytestmark = [pytest.mark.libraries, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", NEEDS)

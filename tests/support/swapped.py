@@ -58,7 +58,8 @@ def _printed(script: Path, environ: Mapping[str, str]) -> str:
         [sys.executable, script],
         capture_output=True,
         text=True,
-        timeout=100,
+        # seconds are enough, except on a machine that is busy otherwise
+        timeout=280,
         env={**os.environ, **environ},
         check=False,
     )

@@ -45,7 +45,7 @@ def learn():
     print(type(envs.processes[0]).__module__.startswith(multiprocessing.__name__))
     print(envs.num_envs, envs.observation_space, envs.env_is_wrapped(gymnasium.Wrapper))
     model = PPO("MlpPolicy", envs, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
-    model.learn(total_timesteps=512)
+    model.learn(total_timesteps=384)
     parameters = torch.nn.utils.parameters_to_vector(model.policy.parameters()).detach()
     print(model.num_timesteps, len(parameters), float(parameters.double().sum()))
     envs.seed(8)
