@@ -375,6 +375,7 @@ def test_joining_a_queue_whose_owner_is_gone_is_an_error():
         tasks.task_done()
 
 
+@pytest.mark.timeout(3600 if soak.is_full() else 120)
 def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
     """Readers die at random moments; a join ends when every task was done, none of them lost."""
     for current in soak.rounds("joinable-queue-kills", 200, least=4):

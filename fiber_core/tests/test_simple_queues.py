@@ -31,6 +31,7 @@ def put_from_threads_and_die(into, count):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.timeout(3600 if soak.is_full() else 120)
 @pytest.mark.parametrize("put", [put_and_die, put_from_threads_and_die])
 def test_what_was_put_survives_its_writer(put):
     for current in soak.rounds(put.__name__, 200, least=4):
