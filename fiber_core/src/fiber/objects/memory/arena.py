@@ -8,6 +8,7 @@ room shows when it is made. Random bytes in its head tell that it is the right o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -144,13 +145,11 @@ def _path(place: Place, folder: Folder) -> Path | None:
 
 
 def _without_name() -> int | None:
-    # not every build of Python for Linux has it
-    if sys.platform != "linux" or not hasattr(os, "memfd_create"):
-        return None
-    try:
-        return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError:
-        return None
+    if sys.platform == "linux":
+        # not every build of Python has it, nor every sandbox
+        with contextlib.suppress(AttributeError, OSError):
+            return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return None
 
 
 def _fill(fd: int, size: int, path: Path | None) -> None:
