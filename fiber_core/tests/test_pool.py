@@ -273,7 +273,7 @@ class TestErrors:
 class TestLife:
     def test_the_default_is_one_worker_a_cpu(self):
         with fiber.Pool() as pool:
-            assert pool.size == fiber.cpu_count()
+            assert pool.size == pool._processes == fiber.cpu_count()
 
     def test_close_lets_the_work_finish(self):
         pool = fiber.Pool(2)

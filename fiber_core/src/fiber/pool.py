@@ -126,6 +126,11 @@ class Pool:
         return self._workforce.size
 
     @property
+    def _processes(self) -> int:
+        """The same, where the stdlib's pool has it and programs look."""
+        return self.size
+
+    @property
     def _pool(self) -> list[Process]:
         """The workers' process objects, where the stdlib's pool has them and programs look."""
         return self._workforce.processes()
