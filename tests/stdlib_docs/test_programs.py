@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("transport", ["ipc", "tls"])
+@pytest.mark.parametrize("transport", ["unix", "tls"])
 @pytest.mark.parametrize("name", NAMES)
 def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path):
     script = PROGRAMS / f"{name}.py"
