@@ -13,6 +13,7 @@ import pytest
 
 import fiber
 from fiber.connection import Client, Listener
+from fiber.objects import doors
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -315,3 +316,32 @@ def make_and_send(end):
     made = fiber.Queue()
     end.send(made)
     end.recv()
+
+
+def test_what_is_sent_before_the_newcomer_is_told_is_for_its_realm(address, monkeypatch):
+    """Whoever accepts may be faster than the answer to who came."""
+    sent = threading.Event()
+    real = doors.encode
+
+    def slowly(value, *args, **named):
+        assert sent.wait(PATIENCE)
+        return real(value, *args, **named)
+
+    monkeypatch.setattr(doors, "encode", slowly)
+    with Listener(address, authkey=KEY) as listener:
+        child = start(put_into_what_comes, listener.address)
+        with listener.accept() as end:
+            numbers = fiber.Queue()
+            end.send(numbers)
+            sent.set()
+            assert numbers.get(timeout=PATIENCE) == 7
+            end.recv()
+        finish(child)
+
+
+def put_into_what_comes(address):
+    with Client(address, authkey=KEY) as end:
+        numbers = end.recv()
+        assert numbers._object.address.realm is not None
+        numbers.put(7)
+        end.send("over")

@@ -49,6 +49,8 @@ class Listener:
 
         def welcome(peer: Peer) -> Connection:
             here, there = Pipe()
+            # before anybody sends by it: the other end is told to the newcomer afterwards
+            here._realm = peer.realm  # noqa: SLF001 - made here
             came.put((here, peer.address))
             return there
 

@@ -86,7 +86,6 @@ class Process(_process.BaseProcess):
         _stdlib._children.add(self)  # noqa: SLF001 - see above
 
     def _launch(self) -> Child:
-        runtime.current().backend.warm_up()
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
         current = runtime.current()
         return current.launcher.launch(self, resources=requested(meta, current), image=meta.image)

@@ -58,13 +58,13 @@ class TestItsEnd:
 
         def fill():
             while True:
-                link.send(Kind.CAST, 9, 1, [b"x" * 2**20])
+                link.send(Kind.CAST, 9, 1, [b"x" * 2**14])
                 full.set()
 
         with listening.held():
             wait = outcome(fill)
             assert full.wait(PATIENCE)
-            # nng closes without the handler thread, as when the process is killed
+            # without the handler thread, as when the process is killed
             close_carriers(listening)
             assert isinstance(wait(), PeerLostError)
 

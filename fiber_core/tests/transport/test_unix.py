@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import queue
+import signal
 import socket
 import threading
 
@@ -107,45 +108,85 @@ def test_a_sender_waits_while_nobody_reads(ours, theirs, number):
     ours.reactor.call_soon(hold)
     assert entered.wait(PATIENCE)
     wait = outcome(lambda: [say(theirs, bytes(2**20)) for _ in range(5)])
-    until(lambda: theirs._rest)
+    until(lambda: not theirs._unsent.is_whole)
     go.set()
     assert isinstance(wait(), list)
     assert [len(ours.next()[1]) for _ in range(5)] == [2**20 + 1] * 5
 
 
-def test_what_an_interrupted_sender_began_is_finished_by_the_next(
-    ours, theirs, number, monkeypatch
-):
-    def offer(buffers):
-        # from here on it waits, and is interrupted
-        monkeypatch.setattr(theirs, "_finish", interrupted)
-        return theirs._socket.send(memoryview(buffers[0])[:7])
+def interrupt_after(monkeypatch, theirs, count):
+    """The next send is interrupted once the kernel has taken so many bytes."""
 
-    def interrupted():
+    def offer(unsent):
         monkeypatch.undo()
+        if count:
+            unsent.counts.append(theirs._socket.send(memoryview(unsent.buffers[0])[:count]))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(theirs, "_offer", offer)
+
+
+@pytest.mark.parametrize("count", [1, 7, 9])
+def test_what_an_interrupted_sender_began_is_finished_by_the_next(
+    ours, theirs, number, monkeypatch, count
+):
+    interrupt_after(monkeypatch, theirs, count)
     with pytest.raises(KeyboardInterrupt):
         say(theirs, b"first")
     say(theirs, b"second")
     assert [ours.next(), ours.next()] == [(number, b"hfirst"), (number, b"hsecond")]
 
 
-def test_an_interrupt_in_the_very_moment_ends_the_connection_and_tears_no_frame(
+def test_of_what_was_interrupted_before_its_first_byte_nobody_hears(
     ours, theirs, number, monkeypatch
 ):
-    def offer(buffers):
-        theirs._socket.send(memoryview(buffers[0])[:7])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(theirs, "_offer", offer)
+    interrupt_after(monkeypatch, theirs, 0)
     with pytest.raises(KeyboardInterrupt):
         say(theirs, b"first")
-    monkeypatch.undo()
-    with pytest.raises(PeerLostError):
-        say(theirs, b"second")
-    assert ours.next() == ("closed", number)
+    say(theirs, b"second")
+    assert ours.next() == (number, b"hsecond")
+
+
+class InterruptError(Exception):
+    """What the handler of a test raises."""
+
+
+def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
+    """Each handler raises, wherever the sender is."""
+    main, over, armed = threading.main_thread().ident, threading.Event(), []
+
+    def disturb():
+        while not over.wait(0.0005):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    def handler(*_):
+        if armed:
+            armed.clear()
+            raise InterruptError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    disturber = threading.Thread(target=disturb)
+    disturber.start()
+    interrupts = 0
+    try:
+        for count in range(3000):
+            try:
+                armed.append(True)
+                say(theirs, b"%d" % count)
+                armed.clear()
+            except InterruptError:
+                interrupts += 1
+    finally:
+        over.set()
+        disturber.join()
+        signal.signal(signal.SIGUSR1, before)
+    say(theirs, b"end")
+    came = []
+    while (frame := ours.next()) != (number, b"hend"):
+        came.append(int(frame[1][1:]))
+    assert came == sorted(set(came))
+    assert len(came) >= 3000 - interrupts
+    assert interrupts
 
 
 def test_a_reader_that_is_interrupted_in_the_very_moment_hears_the_end(

@@ -20,6 +20,25 @@ from fiber.transport.identity import Credentials
 SCHEME = "unix://"
 _CHUNK = 64 * 2**10
 _TIME = struct.Struct("@ll")
+_FLAGS = (socket.MSG_NOSIGNAL,)
+
+
+class _Unsent:
+    """What is left of a frame, and what of that the kernel has taken since."""
+
+    def __init__(self, buffers: Sequence[wire.Buffer], *, is_whole: bool = True) -> None:
+        self.buffers = buffers
+        self.counts: list[int] = []
+        self._is_whole = is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        """True while nothing of the frame is on its way."""
+        return self._is_whole and not self.counts
+
+    def rest(self) -> _Unsent:
+        """What is left now."""
+        return _Unsent(stream.after(self.buffers, self.counts[0]), is_whole=False)
 
 
 class UnixDialling:
@@ -41,10 +60,10 @@ class UnixDialling:
         self._deframer = stream.Deframer(max_frame)
         self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
-        #: the rest of a frame of which the beginning was sent
-        self._rest: list[memoryview] = []
-        # True while nobody could say how much of a frame was sent, or read
-        self._torn = self._reading = False
+        # the frame that is being sent
+        self._unsent = _Unsent(())
+        # True while nobody could say how much of a frame was read
+        self._reading = False
         #: True once the peer is known to be gone, which sending and receiving show, or we closed
         self.lost = False
         #: readable whenever :meth:`receive` has something or the peer is gone
@@ -143,51 +162,53 @@ class UnixDialling:
         fork.check()
         with self._order:
             self._finish()
-            buffers, size = stream.parts(head(), pieces)
-            self._torn = True
-            sent = self._offer(buffers)
-            if sent < size:
-                self._rest = stream.after(buffers, sent)
-            self._torn = False
-            if self._rest:
+            buffers, _ = stream.parts(head(), pieces)
+            try:
+                self._unsent = _Unsent(buffers)
                 self._finish()
+            except BaseException:
+                # of what was interrupted before its first byte nobody is to hear
+                if self._unsent.is_whole:
+                    self._unsent = _Unsent(())
+                raise
 
     def post(self, head: Callable[[], bytes]) -> None:
         """There is nothing that the listener must be told, see ``tells_grants``."""
 
     def _finish(self) -> None:
-        if self._torn:
-            # an interrupt came in the very moment; what follows would be taken for its rest
-            self._torn = False
-            self.close()
-        while self._rest:
-            poll = select.poll()
-            poll.register(self.fd, select.POLLOUT)
-            poll.poll()
-            self._torn = True
-            sent = self._offer(self._rest)
-            self._rest = stream.after(self._rest, sent)
-            self._torn = False
+        """Send what is left of a frame."""
+        while self._unsent.buffers:
+            unsent = self._unsent
+            if unsent.counts:
+                self._unsent = unsent.rest()
+            elif not self._offer(unsent):
+                poll = select.poll()
+                poll.register(self.fd, select.POLLOUT)
+                poll.poll()
 
-    def _offer(self, buffers: Sequence[wire.Buffer]) -> int:
+    def _offer(self, unsent: _Unsent) -> bool:
+        """Hand the kernel what it takes; False where that is nothing now."""
         if self.lost:
-            self._torn = False
-            self._rest = []
+            self._unsent = _Unsent(())
             msg = "the connection is gone"
             raise PeerLostError(msg)
+        buffers = unsent.buffers
         try:
+            # sent and counted in one call, between which and the next an interrupt may come
             if len(buffers) == 1:
-                return self._socket.send(buffers[0], socket.MSG_NOSIGNAL)
-            return self._socket.sendmsg(buffers, (), socket.MSG_NOSIGNAL)
+                sends = map(self._socket.send, buffers, _FLAGS)
+            else:
+                sends = map(self._socket.sendmsg, (buffers,), ((),), _FLAGS)
+            unsent.counts.extend(sends)
         except (BlockingIOError, InterruptedError):
-            return 0
+            return False
         except OSError as error:
-            self._torn = False
-            self._rest = []
+            self._unsent = _Unsent(())
             # what the peer said before it went is still to be read
             self._ended()
             msg = "the connection is gone"
             raise PeerLostError(msg) from error
+        return True
 
     def _ended(self) -> None:
         if not self.lost:
