@@ -32,11 +32,12 @@ nitpicky = True
 # because the build fetches nothing
 nitpick_ignore_regex = [
     (r"py:.*", r"(collections\.abc|concurrent\.futures|typing|types)\..*"),
-    (r"py:.*", r"(multiprocessing|threading|queue|enum)\..*"),
+    (r"py:.*", r"(multiprocessing|threading|queue|enum|ctypes|copyreg)\..*"),
     (r"py:.*", r"(abc|attrs|attr|click|pluggy|cloudpickle|pathlib|logging|os|io)\..*"),
     (r"py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|BinaryIO|Path|_?[A-Z][A-Z]?|Ts)"),
+    (r"py:mod", r"array"),
     # of a constructor that users do not call, and joblib's own
-    (r"py:.*", r"(Lane|FallbackToBackend)"),
+    (r"py:.*", r"(Lane|SemLock|FallbackToBackend)"),
     (r"py:.*", r"(_T|_R|_S|fiber\..*\.[A-Z]|fiber\..*\._.*|.*\b_[A-Za-z]\w*)"),
     (
         r"py:(class|exc)",

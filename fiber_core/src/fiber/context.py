@@ -1,6 +1,6 @@
 """Contexts: the package's functions and classes once for each name of a start method.
 
-Every name means Fiber's own start; see :mod:`fiber.start_methods`.
+Every name means Fiber's own start; see ``fiber.start_methods``.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class BaseContext(_stdlib.BaseContext):
     # -- queues and pipes
 
     def Pipe(self, duplex: bool = True) -> tuple[connection.Connection, connection.Connection]:  # type: ignore[override]  # noqa: N802
-        """Two connected ends, see :func:`fiber.connection.Pipe`."""
+        """Two connected ends, see :func:`fiber.Pipe`."""
         from fiber import connection
 
         return connection.Pipe(duplex)
