@@ -298,7 +298,8 @@ def close_carriers(listening: Listening) -> None:
             for line in list(carrier._lines.values()):
                 line.socket.shutdown(socket.SHUT_RDWR)
         else:
-            carrier.close()
+            # its reactor may be held, for which close() waits
+            carrier._socket.close()
 
 
 def readable(fd: int, seconds: float = PATIENCE) -> bool:

@@ -452,16 +452,18 @@ def test_another_process_follows_the_changes_of_a_run(driver, opened):
 
 def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(driver, opened):
     job, _ = driver.ready("wait")
-    looking = opened(BackendContext())
-    (found,) = looking.list(driver.run_id)
+    (found,) = opened(BackendContext()).list(driver.run_id)
     journal = rundir.run_root() / driver.run_id / "jobs.jsonl"
     text = journal.read_text()
     pid = job.data["pids"][0]
     # as if the process that was written down had begun at another time
     journal.write_text(text.replace('"start_time":', '"start_time":1'))
 
-    looking.kill(found)
+    # one that reads it now: what was read before is not read again
+    opened(BackendContext()).kill(found)
 
+    # a process that was killed would be gone by the end of another
+    driver.end(driver.submit("exit_with", b"\0"))
     assert is_alive(pid)
 
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     process = dummy.Process(target=put, args=(queue, 12), name="a thread")
     process.start()
     process.join()
-    print(queue.get(), process.exitcode, dummy.active_children())
+    print(queue.get(), process.exitcode, process in dummy.active_children())
     manager = dummy.Manager()
     mapping = manager.dict(a=1)
     with dummy.Lock():
