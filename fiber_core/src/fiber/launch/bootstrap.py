@@ -140,6 +140,9 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     code = _run(process, sentinel)
     runtime.exit_code = code
     runtime.close()
+    nng = sys.modules.get("fiber.transport.nng")
+    if nng is not None:
+        nng.end_at_exit()
     return code
 
 

@@ -30,6 +30,8 @@ BACKLOG = 128
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
 _tuned = False
+# what ends nng, until the runtime of a child is closed
+_put_off: list[Callable[[], Any]] = []
 _tune_lock = threading.Lock()
 
 
@@ -51,12 +53,19 @@ def _tune() -> None:
 def _end_last() -> None:
     # pynng ends nng in an atexit handler, which would run before the stdlib's, that joins the
     # children who still need us; among the stdlib's finalizers it comes after all others
-    if process.parent_process() is not None:
-        # in a child finalizers run before the runtime is closed, and atexit handlers after it
-        return
     end = pynng.nng._pynng_atexit  # noqa: SLF001 - there is no public way to put it off
     atexit.unregister(end)
-    util.Finalize(None, end, exitpriority=-10_000)
+    if process.parent_process() is None:
+        util.Finalize(None, end, exitpriority=-10_000)
+    else:
+        # in a child finalizers, and since Python 3.13 atexit handlers, run before its runtime closes
+        _put_off.append(end)
+
+
+def end_at_exit() -> None:
+    """The runtime of a child is closed: nng may end."""
+    while _put_off:
+        atexit.register(_put_off.pop())
 
 
 def check(code: int) -> None:
