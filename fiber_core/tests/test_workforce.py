@@ -6,8 +6,9 @@ import pytest
 
 import fiber
 from fiber.dispatch.modes import Mode
+from fiber.pool_arguments import Wish
 from fiber.results import AsyncResult
-from fiber.workforce import Wish, Workforce
+from fiber.workforce import Workforce
 from pool_tasks import same
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")

@@ -11,9 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 from fiber.executor_core import Core
 from fiber.executor_map import MapStream, results
 from fiber.futures import BrokenExecutor, Future
-from fiber.pool_arguments import require_int
+from fiber.pool_arguments import Wish, require_int
 from fiber.process import Process
-from fiber.workforce import Wish
 
 __all__ = ["BrokenExecutor", "Executor", "Future"]
 

@@ -17,8 +17,9 @@ from fiber.dispatch.modes import Mode
 from fiber.exceptions import StartError
 from fiber.executor_map import MapStream
 from fiber.futures import Future, Lane, broken
+from fiber.pool_arguments import Wish
 from fiber.transport import codec, fork
-from fiber.workforce import Wish, Workforce
+from fiber.workforce import Workforce
 
 #: functions whose calls stay open for more tasks
 _OPEN = 256

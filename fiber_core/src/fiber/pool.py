@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fiber import runtime
 from fiber.dispatch.modes import Mode
-from fiber.pool_arguments import chunk_of, require_callable, require_positive, sizes
+from fiber.pool_arguments import Wish, chunk_of
 from fiber.results import (
     AsyncResult,
     IMapIterator,
@@ -93,19 +93,6 @@ class Pool:
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
-        current = runtime.current()
-        require_callable(initializer)
-        sizes(current, processes, min, max)
-        for name, value in (
-            ("maxtasksperchild", maxtasksperchild),
-            ("processes_per_job", processes_per_job),
-            ("max_attempts", max_attempts),
-        ):
-            require_positive(name, value)
-        # before what else a pool needs is imported, which takes as long
-        current.backend.warm_up()
-        from fiber.workforce import Wish, Workforce
-
         wish = Wish(
             size=processes,
             initializer=initializer,
@@ -117,6 +104,12 @@ class Pool:
             per_job=processes_per_job,
             max_attempts=max_attempts,
         )
+        current = runtime.current()
+        wish.judge(current)
+        # before what else a pool needs is imported, which takes as long
+        current.backend.warm_up()
+        from fiber.workforce import Workforce
+
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._workforce = Workforce(wish, "pool")

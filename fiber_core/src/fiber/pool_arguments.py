@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 if TYPE_CHECKING:
     from fiber.runtime import Runtime
@@ -41,6 +44,43 @@ def require_positive(name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, int) or value < 1):
         msg = f"{name} must be a positive int or None, got {value!r}"
         raise ValueError(msg)
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """What the owner of a workforce was made with, as it was given."""
+
+    #: workers at first; None for as many as the backend has CPUs
+    size: int | None = None
+    #: called in each worker first
+    initializer: Callable[..., Any] | None = None
+    #: its arguments
+    initargs: Iterable[Any] = ()
+    #: chunks in a worker's life, or None
+    quota: int | None = None
+    #: False for at most once
+    error_handling: bool = True
+    #: fewest and most workers of an elastic one
+    least: int | None = None
+    most: int | None = None
+    #: workers in one job
+    per_job: int = 1
+    #: deaths of a worker after which a task is given up; None for the setting
+    max_attempts: int | None = None
+
+    def judge(self, current: Runtime) -> tuple[int, int, int]:
+        """Workers at first, at least and at most.
+
+        Raises:
+            TypeError: the initializer cannot be called, or the size is no whole number.
+            ValueError: a number makes no sense, alone or together with others.
+        """
+        require_callable(self.initializer)
+        found = sizes(current, self.size, self.least, self.most)
+        require_positive("maxtasksperchild", self.quota)
+        require_positive("processes_per_job", self.per_job)
+        require_positive("max_attempts", self.max_attempts)
+        return found
 
 
 def sizes(

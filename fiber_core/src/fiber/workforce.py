@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
-
-import attrs
 
 from fiber import hints, runtime
 from fiber.dispatch.callbacks import Callbacks
@@ -16,34 +14,11 @@ from fiber.dispatch.calls import Call, Sink
 from fiber.dispatch.modes import Mode
 from fiber.exceptions import TerminatedError
 from fiber.launch.crew import Crew, CrewOptions, Needs
-from fiber.pool_arguments import require_callable, require_positive, sizes
+from fiber.pool_arguments import Wish, require_positive
 from fiber.pool_worker import PoolWorker
 from fiber.process import requested
 
 _numbers = itertools.count(1)
-
-
-@attrs.frozen(kw_only=True)
-class Wish:
-    """What the owner of a workforce was made with, as it was given."""
-
-    #: workers at first; None for as many as the backend has CPUs
-    size: int | None = None
-    #: called in each worker first
-    initializer: Callable[..., Any] | None = None
-    #: its arguments
-    initargs: Iterable[Any] = ()
-    #: chunks in a worker's life, or None
-    quota: int | None = None
-    #: False for at most once
-    error_handling: bool = True
-    #: fewest and most workers of an elastic one
-    least: int | None = None
-    most: int | None = None
-    #: workers in one job
-    per_job: int = 1
-    #: deaths of a worker after which a task is given up; None for the setting
-    max_attempts: int | None = None
 
 
 class Workforce:
@@ -59,12 +34,8 @@ class Workforce:
     """
 
     def __init__(self, wish: Wish, kind: str) -> None:
-        require_callable(wish.initializer)
         self._runtime = runtime.current()
-        size, least, most = sizes(self._runtime, wish.size, wish.least, wish.most)
-        require_positive("maxtasksperchild", wish.quota)
-        require_positive("processes_per_job", wish.per_job)
-        require_positive("max_attempts", wish.max_attempts)
+        size, least, most = wish.judge(self._runtime)
         initializer, args = wish.initializer, tuple(wish.initargs)
         self._error_handling = wish.error_handling
         self._options = CrewOptions(

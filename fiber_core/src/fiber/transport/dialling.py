@@ -80,8 +80,6 @@ class DiallingSocket(RawSocket):
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
 
-    #: the listener sends no more than it hears to have been taken in
-    tells_grants = True
     #: what was sent may be with nng's threads for a moment, and end with them
     keeps = False
     #: nng keeps what came, and its descriptor tells of it

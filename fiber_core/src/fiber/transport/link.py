@@ -21,7 +21,6 @@ _GRANT_AFTER = wire.WINDOW // 2
 class _Socket(Protocol):
     """The dialler's socket; see :mod:`~fiber.transport.dialling` and ``unix_dialling``."""
 
-    tells_grants: bool
     keeps: bool
 
     @property
@@ -198,7 +197,7 @@ class Link:
         frame = wire.parse(data)
         self._taken += 1
         message = self._assembler.feed(frame)
-        if self._taken - self._told >= _GRANT_AFTER and self._socket.tells_grants:
+        if self._taken - self._told >= _GRANT_AFTER:
             self._socket.post(lambda: wire.header(Kind.GRANT, ack=self._taken))
             self._told = self._taken
         return message

@@ -47,8 +47,6 @@ class UnixDialling:
     What a sender that is interrupted has begun is finished by the next one.
     """
 
-    #: nothing is lost on the way, so the listener need not hear what was taken in
-    tells_grants = False
     #: what was sent arrives, whatever becomes of this process: the kernel has it
     keeps = True
 
@@ -173,7 +171,7 @@ class UnixDialling:
                 raise
 
     def post(self, head: Callable[[], bytes]) -> None:
-        """There is nothing that the listener must be told, see ``tells_grants``."""
+        """Nothing: on a stream none is lost, so the listener need not hear what was taken in."""
 
     def _finish(self) -> None:
         """Send what is left of a frame."""
