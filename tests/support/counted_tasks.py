@@ -1,0 +1,78 @@
+"""What counted workers do: tasks that take what they say they take, whatever the machine is at."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+from fiber.dispatch import batch
+
+#: seconds by the clock that :func:`own_clock` gives this process
+_now = 0.0
+
+
+def own_clock() -> None:
+    """Initialize a worker: what its tasks are said to take is all that its entries take."""
+    batch.time = SimpleNamespace(perf_counter=lambda: _now)
+
+
+def micro(item: Any) -> Any:
+    """A task of a microsecond."""
+    return _take(1e-6, item)
+
+
+def milli(item: Any) -> Any:
+    """A task of a millisecond."""
+    return _take(1e-3, item)
+
+
+def _take(seconds: float, item: Any) -> Any:
+    global _now  # noqa: PLW0603 - a clock a process
+    _now += seconds
+    return item
+
+
+def same(item: Any) -> Any:
+    """A task that gives back what it got."""
+    return item
+
+
+def begin_tracing(_: Any = None) -> None:
+    """Note from now on how much memory Python's objects take in this worker."""
+    tracemalloc.start()
+
+
+def most_traced(_: Any = None) -> int:
+    """Bytes that they have taken at most."""
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def put_all(items: Any, count: int, go: Any) -> None:
+    """Fill a queue when told to, and stay until told again."""
+    go.get()
+    for number in range(count):
+        items.put(number)
+    go.get()
+
+
+def get_all(items: Any, count: int, done: Any, go: Any) -> None:
+    """Empty a queue, say so, and stay until told."""
+    for _ in range(count):
+        items.get()
+    done.put(None)
+    go.get()
+
+
+def echo(end: Any) -> None:
+    """Give back what comes over a pipe until nothing does."""
+    while (item := end.recv()) is not None:
+        end.send(item)
+
+
+def pause(_: Any = None) -> None:
+    """Long enough that another worker takes the next one."""
+    time.sleep(0.05)
