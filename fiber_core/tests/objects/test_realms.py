@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from multiprocessing import AuthenticationError
 
 import pytest
@@ -104,6 +105,44 @@ def test_what_is_told_where_nobody_listens_yet_is_listened_for(strangers, tmp_pa
     remote = here.store.take(queue.address_in(realm.name), 0, 0)
     put(remote, b"back")
     assert take(queue) == b"back"
+
+
+def test_a_process_that_ends_waits_for_what_an_owner_given_up_just_now_is_told(
+    strangers, tmp_path, monkeypatch
+):
+    here, there = strangers
+    realm = listen(here, tmp_path / "meeting")
+    there.store.realms.of(KEY)
+    queue = here.queue()
+    remote = there.store.take(queue.address_in(realm.name), 0, 0)
+    owner = remote.owner
+    told = threading.Event()
+    farewell = owner.sync
+
+    def sync(timeout=None):
+        # as long as it takes until the process is about to end
+        assert ending.wait(20)
+        answered = farewell(timeout)
+        told.set()
+        return answered
+
+    ending = threading.Event()
+    closing = there.store.realms.close
+    monkeypatch.setattr(owner, "sync", sync)
+    monkeypatch.setattr(there.store, "_linger", ending.set)
+    monkeypatch.setattr(there.store.realms, "close", lambda: (told.is_set() or missed(), closing()))
+    put(remote, b"a last word")
+    with there.store._lock:
+        there.store._remotes.clear()
+    there.store._retire(owner)
+    there.store.close()
+
+    assert told.is_set()
+    assert take(queue) == b"a last word"
+
+
+def missed():
+    pytest.fail("connections were closed before what was said had arrived")
 
 
 def test_a_realm_is_introduced_within_a_run_and_its_key_is_not_shown(strangers, tmp_path):

@@ -70,6 +70,8 @@ class Store:
         # where owners were reached, whatever they say of where they are
         self._ways: dict[str, str] = {}
         self._realms: Realms | None = None
+        # given up, and what was said to them last may still be on its way
+        self._parting: set[Owner] = set()
         self._errands: Courier | None = None
         # the last of them
         self._errand: Callable[[], Any] | None = None
@@ -269,12 +271,19 @@ class Store:
                 return
             del self._owners[owner.ident]
             clients = [] if self._realms is None else self._realms.release(owner.urls)
+            if clients:
+                self._parting.add(owner)
         if clients:
-            # what was said last is still to arrive
-            owner.soon(functools.partial(owner.sync, _FAREWELL))
-            for client in clients:
-                owner.soon(client.close)
+            owner.soon(functools.partial(self._leave, owner, clients))
         owner.retire()
+
+    def _leave(self, owner: Owner, clients: list[Client]) -> None:
+        """On the courier: close the connections to an owner once all that was said has arrived."""
+        owner.sync(_FAREWELL)
+        for client in clients:
+            client.close()
+        with self._lock:
+            self._parting.discard(owner)
 
     def _owner_lost(self, owner: Owner) -> None:
         with self._lock:
@@ -337,7 +346,9 @@ class Store:
                 log.warning("fiber: process %s takes nothing in; what was put is lost", owner.ident)
         self.is_closing = True
         self._linger()
-        for owner in list(self._owners.values()):
+        with self._lock:
+            owners = [*self._owners.values(), *self._parting]
+        for owner in owners:
             owner.close()
         if self._realms is not None:
             self._realms.close()

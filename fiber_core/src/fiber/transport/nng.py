@@ -291,7 +291,13 @@ class NngListening:
 
     def _readable(self) -> None:
         for _ in range(BACKLOG):
-            received = None if self._closed else self._socket.receive()
+            try:
+                received = None if self._closed else self._socket.receive()
+            except TransportError:
+                if self._closed:
+                    # by another thread, just now
+                    return
+                raise
             if received is None:
                 return
             self._on_frame(*received)
