@@ -91,7 +91,7 @@ def pickled(value: Any) -> bytes:
             if isinstance(error, RecursionError):
                 raise
     stream = io.BytesIO()
-    _value_pickler()(stream, None).dump(value)
+    value_pickler()(stream, None).dump(value)
     return stream.getvalue()
 
 
@@ -118,7 +118,7 @@ def dumps(value: Any) -> list[wire.Buffer]:
                 raise
             buffers.clear()
     stream = io.BytesIO()
-    _value_pickler()(stream, place).dump(value)
+    value_pickler()(stream, place).dump(value)
     return wire.pack(stream.getvalue(), buffers)
 
 
@@ -150,7 +150,7 @@ class _Namespace:
 _pickler_class: type[Any] | None = None
 
 
-def _value_pickler() -> type[Any]:
+def value_pickler() -> type[Any]:
     """The pickler of cloudpickle with our namespaces, imported on first use."""
     global _pickler_class  # noqa: PLW0603 - a cache
     if _pickler_class is None:

@@ -1,0 +1,157 @@
+"""What shared memory is made of: memory without a name where the system has that, else a file.
+
+Memory without a name is reached by the descriptor of a process that has it, so nothing is left of
+it when the last process that maps it is gone, however that came. A file is in the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+
+#: bytes that tell that memory is the right one
+MARK = 16
+#: bytes of its head, which begins with them
+HEAD = 64
+
+#: begins the name of what is reached by a descriptor
+DESCRIPTOR = "fd:"
+# a file in the run's folder
+_NAME = re.compile(r"m[\w.]+-\d+", re.ASCII)
+#: from here on the machine is asked whether it has that much
+_MUCH = 16 * 2**20
+# what a file is filled with where pages cannot be asked for
+_ZEROS = bytes(2**20)
+
+_numbers = itertools.count(1)
+#: the folder of the run on this host; asked for where it is needed only
+Folder: TypeAlias = Callable[[], Path]
+
+
+@attrs.frozen
+class Place:
+    """How a process on the same host finds memory."""
+
+    #: its name, and the process that has it
+    name: str
+    pid: int
+    #: its bytes
+    size: int
+    mark: bytes
+
+
+def create(folder: Folder, ident: str) -> tuple[int, Path | None]:
+    """New memory without any bytes yet: its descriptor, and its file if it is one."""
+    fd = _without_name()
+    if fd is not None:
+        return fd, None
+    path = folder() / f"m{ident}-{next(_numbers)}"
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600), path
+
+
+def place_of(fd: int, path: Path | None, size: int, mark: bytes) -> Place:
+    """Where others find what this process has open."""
+    name = f"{DESCRIPTOR}{fd}" if path is None else path.name
+    return Place(name, os.getpid(), size, mark)
+
+
+def find(place: Place, folder: Folder, *, write: bool) -> int | None:
+    """A descriptor for what is at a place; None where it is not to be had here."""
+    path = _path(place, folder)
+    if path is None:
+        return None
+    # whatever it is, looking at it must not wait
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        fd = os.open(path, flags)
+    except OSError:
+        return None
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_size == place.size:
+        return fd
+    os.close(fd)
+    return None
+
+
+def reserve(fd: int, size: int, path: Path | None) -> None:
+    """Give memory its size and all its pages, for good.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    check_room(size, path)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            for begin in range(0, size, len(_ZEROS)):
+                os.pwrite(fd, _ZEROS[: size - begin], begin)
+    except OSError as error:
+        raise no_room(size, path, error) from error
+    if sys.platform == "linux" and path is None:
+        # nobody can take a page away under those who map it
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+
+def check_room(size: int, path: Path | None) -> None:
+    """Refuse more than the machine has: the kernel would end some process rather than say no.
+
+    Raises:
+        OSError: it is too much.
+    """
+    if path is None and size >= _MUCH and size > _available():
+        raise no_room(size, path, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+
+
+def no_room(size: int, path: Path | None, cause: OSError) -> OSError:
+    """What a lack of room means for users."""
+    where = "in memory" if path is None else f"in {path.parent}"
+    text = f"no room for {size} bytes of shared memory {where}: {cause.strerror}; make it smaller"
+    if path is not None:
+        text += ", or set XDG_RUNTIME_DIR to a folder with more room"
+    error = OSError(cause.errno, text)
+    error.__cause__ = cause
+    return error
+
+
+def release(fd: int, path: Path | None, maker: int) -> None:
+    """Close it, so that nobody else finds it; who maps it does not notice."""
+    os.close(fd)
+    # not in a process that the user forked, whose copy of this ends as well
+    if path is not None and os.getpid() == maker:
+        path.unlink(missing_ok=True)
+
+
+def _path(place: Place, folder: Folder) -> Path | None:
+    if place.name.startswith(DESCRIPTOR):
+        number = place.name.removeprefix(DESCRIPTOR)
+        return Path(f"/proc/{place.pid}/fd/{number}") if number.isdecimal() else None
+    return folder() / place.name if _NAME.fullmatch(place.name) else None
+
+
+def _without_name() -> int | None:
+    if sys.platform == "linux":
+        # not every build of Python has it, nor every sandbox
+        with contextlib.suppress(AttributeError, OSError):
+            return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return None
+
+
+def _available() -> int:
+    import psutil
+
+    from fiber.launch.cpus import memory_total
+
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    return min(int(free), memory_total() * 2**20)
