@@ -16,7 +16,7 @@ from fiber.model import BackendInfo
 __all__ = ["INTERNAL_VARIABLES", "Placer", "key_prefix"]
 
 #: variables of Fiber's own that are no settings
-INTERNAL_VARIABLES = frozenset({"FIBER_BOOTSTRAP", "FIBER_REQUIRE"})
+INTERNAL_VARIABLES = frozenset({"FIBER_BOOTSTRAP", "FIBER_REACH", "FIBER_REQUIRE"})
 
 _VARIABLE = "FIBER_"
 _log = logging.getLogger("fiber.config")

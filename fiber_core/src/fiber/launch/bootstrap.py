@@ -1,8 +1,7 @@
 """The first code of a worker process: join the run, fetch the work, become the process.
 
 Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as
-``python -m fiber.launch.bootstrap`` with its instructions on the descriptor that
-``FIBER_BOOTSTRAP=fd:<n>`` names.
+``python -m fiber.launch.bootstrap`` with its instructions where ``FIBER_BOOTSTRAP`` says.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from fiber.transport.wire import Kind
 ENTRY = "fiber.launch.bootstrap:main"
 #: the same as an argv, for jobs that are not forked
 MODULE = "fiber.launch.bootstrap"
-#: environment variable that tells an argv job where its instructions are
-VARIABLE = "FIBER_BOOTSTRAP"
 #: what every worker imports; a supervisor that forks them imports it once
 PRELOAD = (
     "cloudpickle",
@@ -205,15 +202,7 @@ def _parent_sentinel(link: Link) -> int:
     return link.end_fd
 
 
-def _private() -> bytes:
-    where = os.environ.pop(VARIABLE, "")
-    scheme, _, number = where.partition(":")
-    if scheme != "fd" or not number.isdigit():
-        msg = f"{VARIABLE} is {where!r}, expected fd:<number>; this module is started by fiber only"
-        raise StartError(msg)
-    with open(int(number), "rb") as stream:
-        return stream.read()
-
-
 if __name__ == "__main__":
-    sys.exit(main(_private(), 0))
+    from fiber.launch.private import read_private
+
+    sys.exit(main(read_private(), 0))

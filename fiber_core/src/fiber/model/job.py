@@ -160,7 +160,8 @@ class JobSpec:
     #: working directory, or the platform's own
     cwd: str | None = None
     #: run secret and first instructions; delivered privately, never in argv, labels or logs.
-    #: An argv job finds it on the descriptor that ``FIBER_BOOTSTRAP=fd:<n>`` names.
+    #: An argv job finds it where ``FIBER_BOOTSTRAP`` says: ``fd:<n>``, ``stdin``,
+    #: ``stdin:<length>`` or ``file:<path>``.
     private: bytes | None = attrs.field(default=None, repr=False)
     #: what it needs
     resources: ResourceRequest = attrs.field(factory=ResourceRequest)
@@ -176,6 +177,8 @@ class JobSpec:
     detached: bool = False
     #: True to prefix each line of output with the job's name on the parent's terminal
     log_prefix: bool = False
+    #: where the process that submits it listens; for backends that forward to it
+    urls: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -50,6 +50,9 @@ class BackendInfo:
     config: type | None = None
     #: seconds of silence after which a job is given up, unless the setting says otherwise
     lease: float = 3.0
+    #: True where a connection between a job and its submitter ends when either does, as on one
+    #: machine or one engine: a job whose connection is there does not end for silence alone
+    near: bool = False
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = attrs.field(repr=False)
 
