@@ -1,0 +1,371 @@
+"""Hosts to reach by ssh: real sshds in network namespaces joined by a bridge, with links to cut.
+
+Each host has its own network, hostname, home and host key; they share this machine's files and
+processes. The bridge has a namespace of its own too, where no firewall of this machine applies.
+Needs root, ``sshd`` and ``ip``; all names and addresses are of this world alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from require import need
+
+_SSHD = "/usr/sbin/sshd"
+_PATIENCE = 15.0
+
+_CONFIG = """\
+Port {port}
+ListenAddress {address}
+HostKey {directory}/host_key
+AuthorizedKeysFile {keys}
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+AllowTcpForwarding {forwarding}
+MaxStartups 100
+PrintMotd no
+UseDNS no
+LogLevel VERBOSE
+SetEnv XDG_RUNTIME_DIR={directory}/run
+Subsystem sftp internal-sftp
+"""
+
+# what the host sees of files: its own passwd, so its own home, and nothing of what is hidden
+_ENTER = """\
+mount --make-rprivate /
+hostname "$1"
+mount --bind "$2" /etc/passwd
+shift 2
+while [ "$1" != -- ]; do mount -t tmpfs -o size=1m hidden "$1"; shift; done
+shift
+exec "$@"
+"""
+
+
+def why_no_hosts() -> str | None:
+    """What is missing to make hosts here; None where nothing is."""
+    if os.geteuid() != 0:
+        return "making network namespaces needs root"
+    for program, package in (
+        ("iptables", "iptables"),
+        (_SSHD, "openssh-server"),
+        ("ip", "iproute2"),
+        ("unshare", "util-linux"),
+    ):
+        if shutil.which(program) is None:
+            return f"there is no {program}; apt-get install {package}"
+    name = f"fbs{os.getpid():x}t"
+    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"network namespaces cannot be made here: {done.stderr.strip()}"
+    _ip("netns", "del", name)
+    return None
+
+
+@attrs.define
+class SshHost:
+    """One host; its sshd runs from :meth:`start` on."""
+
+    #: its hostname
+    name: str
+    #: its numeric address
+    address: str
+    #: its network namespace
+    namespace: str
+    #: the namespace of the bridge and the name of this host's port there
+    port_of_switch: tuple[str, str]
+    #: its files: home, run directory, host key
+    directory: Path
+    #: folders of this machine that it does not see
+    hidden: tuple[str, ...] = ()
+    #: the port of its sshd
+    port: int = 22
+    sshd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def home(self) -> Path:
+        """Its user's home."""
+        return self.directory / "home"
+
+    @property
+    def known_hosts_line(self) -> str:
+        """What a user who trusts it has in ``known_hosts``."""
+        kind, key, *_ = (self.directory / "host_key.pub").read_text().split()
+        return f"{self.address} {kind} {key}"
+
+    def start(self) -> None:
+        """Start its sshd and wait until it answers."""
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        command = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts"]
+        command += ["sh", "-euc", _ENTER, "enter", self.name, str(self.directory / "passwd")]
+        command += [*self.hidden, "--", _SSHD, "-D", "-f", str(self.directory / "sshd_config")]
+        with (self.directory / "sshd.log").open("ab") as log:
+            self.sshd = subprocess.Popen(
+                [*command, "-e"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+            )
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                socket.create_connection((self.address, self.port), timeout=1).close()
+            except OSError as error:
+                if time.monotonic() > deadline or self.sshd.poll() is not None:
+                    words = (self.directory / "sshd.log").read_text()[-2000:]
+                    msg = f"sshd of {self.name} does not answer ({error}): {words}"
+                    raise RuntimeError(msg) from error
+                # sshd tells nobody when it listens
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill_sshd(self, *, sessions: bool = True) -> None:
+        """End its sshd, and those of its sessions, without a word to anybody."""
+        assert self.sshd is not None
+        if sessions:
+            for pid in self.pids():
+                if _command(pid).startswith("sshd: "):
+                    _kill(pid)
+        self.sshd.kill()
+        self.sshd.wait()
+
+    def drop_sessions(self) -> None:
+        """End the ssh connections there are; new ones are accepted."""
+        for pid in self.pids():
+            # the one that listens is "sshd: /usr/sbin/sshd …"
+            if _command(pid).startswith("sshd: ") and _SSHD not in _command(pid):
+                _kill(pid)
+
+    def cut(self) -> None:
+        """Cut its link: nothing goes in or out, and nobody is told."""
+        switch, port = self.port_of_switch
+        _ip("-n", switch, "link", "set", port, "down")
+
+    def restore(self) -> None:
+        """Mend its link."""
+        switch, port = self.port_of_switch
+        _ip("-n", switch, "link", "set", port, "up")
+
+    def refuse_outgoing(self, *, to: str) -> None:
+        """Have it unable to open connections to an address, as hosts outside a NAT are."""
+        rule = ["-p", "tcp", "-d", to, "--syn", "-j", "REJECT", "--reject-with", "tcp-reset"]
+        self._iptables("-A", *rule)
+
+    def allow_outgoing(self) -> None:
+        """Undo :meth:`refuse_outgoing`."""
+        self._iptables("-F")
+
+    def _iptables(self, action: str, *rule: str) -> None:
+        command = ["ip", "netns", "exec", self.namespace, "iptables", action, "OUTPUT", *rule]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def pids(self) -> list[int]:
+        """Every process of this host."""
+        return [int(word) for word in _ip("netns", "pids", self.namespace).split()]
+
+    def jobs(self) -> list[str]:
+        """Its processes that are no part of sshd."""
+        found = [(pid, _command(pid)) for pid in self.pids()]
+        return [f"{pid}: {text}" for pid, text in found if text and not text.startswith("sshd")]
+
+    def kill_all(self) -> None:
+        """End all its processes, as a power cut does."""
+        for pid in self.pids():
+            _kill(pid)
+        if self.sshd is not None:
+            self.sshd.wait()
+
+
+@attrs.define
+class SshWorld:
+    """Hosts that the tests' own process reaches by ssh, and what a user needs to."""
+
+    directory: Path
+    hosts: list[SshHost] = attrs.field(factory=list)
+    #: the address at which hosts see this machine
+    address: str = ""
+    links: list[str] = attrs.field(factory=list)
+    namespaces: list[str] = attrs.field(factory=list)
+
+    @property
+    def key(self) -> Path:
+        """The private key that all hosts accept."""
+        return self.directory / "user_key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file with the keys of all hosts."""
+        return self.directory / "known_hosts"
+
+    @property
+    def hosts_file(self) -> Path:
+        """A hosts file of fiber-ssh's with all hosts."""
+        return self.directory / "hosts.ini"
+
+    def environ(self, slots: int = 4) -> dict[str, str]:
+        """Settings by which fiber uses these hosts and nothing of the user's."""
+        lines = ["[*]", "user = root", f"key = {self.key}", f"python = {sys.executable}"]
+        for host in self.hosts:
+            lines += ["", f"[{host.name}]", f"address = {host.address}", f"slots = {slots}"]
+        self.hosts_file.write_text("\n".join(lines) + "\n")
+        config = self.directory / "ssh_config"
+        config.write_text(f"Host *\n  UserKnownHostsFile {self.known_hosts}\n")
+        return {"FIBER_SSH_HOSTS": str(self.hosts_file), "FIBER_SSH_CONFIG": str(config)}
+
+    def make(self, names: Sequence[str], hidden: Sequence[str]) -> None:
+        """Make the network and the hosts."""
+        tag = f"fbs{os.getpid():x}"
+        _keygen(self.key)
+        keys = self.directory / "authorized_keys"
+        keys.write_bytes(self.key.with_suffix(".pub").read_bytes())
+        subnet = _free_subnet()
+        self.address = f"{subnet}.1"
+        switch = self._namespace(f"{tag}s")
+        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "link", "set", "br0", "up")
+        self._link(f"{tag}m", switch, "uplink")
+        _ip("addr", "add", f"{self.address}/24", "dev", f"{tag}m")
+        _ip("link", "set", f"{tag}m", "up")
+        for number, name in enumerate(names):
+            namespace = self._namespace(f"{tag}h{number}")
+            port = f"p{number}"
+            address = f"{subnet}.{11 + number}"
+            _ip(
+                "-n",
+                switch,
+                "link",
+                "add",
+                port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                namespace,
+            )
+            _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+            _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "eth0", "up")
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            host = SshHost(
+                name, address, namespace, (switch, port), self.directory / name, tuple(hidden)
+            )
+            self.hosts.append(host)
+            _furnish(host, keys)
+            host.start()
+        self.known_hosts.write_text("".join(f"{h.known_hosts_line}\n" for h in self.hosts))
+
+    def _namespace(self, name: str) -> str:
+        _ip("netns", "add", name)
+        self.namespaces.append(name)
+        return name
+
+    def _link(self, here: str, switch: str, port: str) -> None:
+        _ip("link", "add", here, "type", "veth", "peer", "name", port, "netns", switch)
+        self.links.append(here)
+        _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+
+    def close(self) -> list[str]:
+        """Remove everything; returns the processes of jobs that were left on hosts."""
+        left = [f"{host.name}: {job}" for host in self.hosts for job in host.jobs()]
+        for host in self.hosts:
+            host.kill_all()
+        for link in self.links:
+            _ip("link", "del", link)
+        for name in self.namespaces:
+            _ip("netns", "del", name)
+        return left
+
+
+@contextlib.contextmanager
+def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
+    """Make hosts, or skip where they cannot be made; nothing is left of them.
+
+    Args:
+        names: hostnames.
+        hidden: folders of this machine that hosts do not see.
+    """
+    need("ssh", why_no_hosts())
+    # short: Unix sockets lie below it
+    directory = Path(tempfile.mkdtemp(prefix="fs-"))
+    world = SshWorld(directory)
+    try:
+        world.make(names, hidden)
+        yield world
+    finally:
+        left = world.close()
+        shutil.rmtree(directory, ignore_errors=True)
+    if left:
+        pytest.fail("left on hosts:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _furnish(host: SshHost, keys: Path) -> None:
+    host.home.mkdir(parents=True)
+    (host.directory / "run").mkdir(mode=0o700)
+    _keygen(host.directory / "host_key")
+    lines = Path("/etc/passwd").read_text().splitlines()
+    fields = next(line for line in lines if line.startswith("root:")).split(":")
+    fields[5] = str(host.home)
+    others = [line for line in lines if not line.startswith("root:")]
+    (host.directory / "passwd").write_text("\n".join([":".join(fields), *others]) + "\n")
+    (host.directory / "sshd_config").write_text(
+        _CONFIG.format(
+            port=host.port,
+            address=host.address,
+            directory=host.directory,
+            keys=keys,
+            forwarding="yes",
+        )
+    )
+
+
+def _keygen(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+
+
+def _free_subnet() -> str:
+    # the range for benchmarks, which no network routes
+    taken = _ip("-o", "-4", "addr")
+    for step in range(256):
+        subnet = f"198.18.{(os.getpid() + step) % 256}"
+        if f"{subnet}." not in taken:
+            return subnet
+    msg = "all subnets of 198.18.0.0/16 are in use here"
+    raise RuntimeError(msg)
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"ip {' '.join(words)}: {done.stderr.strip()}"
+        raise RuntimeError(msg)
+    return done.stdout
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
