@@ -1,0 +1,1 @@
+"""The backend for Docker: each job is a container."""

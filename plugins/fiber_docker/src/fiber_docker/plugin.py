@@ -1,0 +1,1 @@
+"""Hook implementations; the backend itself is imported when it is chosen."""

@@ -1,0 +1,222 @@
+"""A Docker engine of the tests' own: its socket, folder, bridge and image, all gone at the end.
+
+A ``conftest.py`` that wants it says ``from dockerd import engine``. Each pytest process, and so
+each worker of xdist, has one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from require import need
+from rootfs import write
+
+__all__ = ["IMAGE", "Engine", "engine", "started"]
+
+#: the image that holds this checkout and its Python
+IMAGE = "fiber-test"
+_DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
+_PATIENCE = 60.0
+_PROGRAMS = ("dockerd", "containerd", "runc", "ip")
+#: what Debian's administrators have, and a user's PATH may lack
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+@attrs.frozen(kw_only=True)
+class Engine:
+    """A running engine."""
+
+    #: as in ``DOCKER_HOST``
+    url: str
+    #: process id of dockerd
+    pid: int
+    #: address of this host on the engine's bridge
+    gateway: str
+    #: the image to run
+    image: str = IMAGE
+
+    def docker(self, **options: Any) -> Any:
+        """A client of the SDK; the caller closes it."""
+        import docker
+
+        return docker.DockerClient(base_url=self.url, version="auto", **options)
+
+    def containers(self, run_id: str | None = None) -> list[str]:
+        """Names and states of the containers that exist, of one run of fiber's or of all."""
+        filters = {} if run_id is None else {"label": f"fiber.run={run_id}"}
+        with contextlib.closing(self.docker()) as client:
+            found = client.api.containers(all=True, filters=filters)
+        return [f"{item['Names'][0]}: {item['Status']}" for item in found]
+
+    def clear(self) -> None:
+        """Remove all containers."""
+        with contextlib.closing(self.docker()) as client:
+            for item in client.api.containers(all=True):
+                client.api.remove_container(item["Id"], force=True, v=True)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """An engine that runs, with the image; absent engines skip or fail as FIBER_REQUIRE says."""
+    need("docker", missing())
+    with started() as running:
+        yield running
+
+
+def missing() -> str | None:
+    """What an engine lacks here; None where one can be started."""
+    if os.getuid() != 0:
+        return "an engine of our own can be started by root only"
+    absent = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    if absent:
+        return f"{', '.join(absent)} not found; run apt-get install docker.io iproute2"
+    return None
+
+
+@contextlib.contextmanager
+def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
+    """Start an engine, and end it with all that it made."""
+    folder = Path(tempfile.mkdtemp(prefix="fd-"))
+    try:
+        with _bridge() as (name, number), _archive(folder, distributions) as archive:
+            gateway = f"10.231.{number}.1"
+            with _daemon(folder, name, number) as pid:
+                engine = Engine(url=f"unix://{folder}/docker.sock", pid=pid, gateway=gateway)
+                try:
+                    _load(engine, archive())
+                    yield engine
+                finally:
+                    engine.clear()
+    finally:
+        _unmount(folder)
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _bridge() -> Iterator[tuple[str, int]]:
+    """A bridge of a name and a network that nobody else has."""
+    for number in range(1, 250):
+        name = f"fiber{number}"
+        if _ip("link", "add", name, "type", "bridge").returncode == 0:
+            break
+    else:
+        msg = f"no bridge can be made: {_ip('link', 'add', 'fiber1', 'type', 'bridge').stderr}"
+        raise RuntimeError(msg)
+    try:
+        _ip("addr", "add", f"10.231.{number}.1/24", "dev", name).check_returncode()
+        _ip("link", "set", name, "up").check_returncode()
+        yield name, number
+    finally:
+        _ip("link", "del", name).check_returncode()
+
+
+@contextlib.contextmanager
+def _archive(folder: Path, distributions: Sequence[str]) -> Iterator[Any]:
+    """The image's filesystem, made while the engine starts; the value waits for it."""
+    path = folder / "root.tar"
+    failures: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            with path.open("wb") as stream:
+                write(stream, distributions)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=make, name="rootfs")
+    thread.start()
+
+    def wait() -> Path:
+        thread.join()
+        if failures:
+            raise failures[0]
+        return path
+
+    try:
+        yield wait
+    finally:
+        thread.join()
+
+
+@contextlib.contextmanager
+def _daemon(folder: Path, bridge: str, number: int) -> Iterator[int]:
+    argv = [
+        "dockerd",
+        f"--host=unix://{folder}/docker.sock",
+        f"--data-root={folder}/data",
+        f"--exec-root={folder}/exec",
+        f"--pidfile={folder}/docker.pid",
+        f"--bridge={bridge}",
+        f"--default-address-pool=base=10.232.{number}.0/24,size=28",
+        "--iptables=false",
+        "--ip6tables=false",
+        "--ip-masq=false",
+        f"--config-file={folder}/daemon.json",
+    ]
+    (folder / "daemon.json").write_text("{}")
+    with (
+        (folder / "log").open("wb") as log,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
+    ):
+        ear.bind(str(folder / "ready"))
+        ear.settimeout(_PATIENCE)
+        environ = {**os.environ, "PATH": _PATH, "NOTIFY_SOCKET": str(folder / "ready")}
+        for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
+            environ.pop(name, None)
+        # a session of its own, so that Ctrl-C reaches the tests alone
+        daemon = subprocess.Popen(argv, stdout=log, stderr=log, env=environ, start_new_session=True)
+        try:
+            _await_ready(ear, folder / "log")
+            yield daemon.pid
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
+def _await_ready(ear: socket.socket, log: Path) -> None:
+    """Wait for the word that dockerd gives to whoever started it."""
+    try:
+        while b"READY=1" not in ear.recv(4096):
+            pass
+    except TimeoutError as error:
+        msg = f"dockerd did not come up: {log.read_text()[-2000:]}"
+        raise RuntimeError(msg) from error
+
+
+def _load(engine: Engine, archive: Path) -> None:
+    with contextlib.closing(engine.docker(timeout=_PATIENCE * 5)) as client:
+        path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        answer = client.api.import_image_from_file(str(archive), IMAGE, "latest", [path])
+        assert "sha256:" in answer, answer
+    archive.unlink()
+
+
+def _unmount(folder: Path) -> None:
+    """What a daemon that was killed left mounted."""
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        target = line.split(" ")[1]
+        if target.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", target], check=True)
+
+
+def _ip(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["ip", *words], capture_output=True, text=True, check=False, env={"PATH": _PATH}
+    )

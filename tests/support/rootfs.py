@@ -1,0 +1,181 @@
+"""Makes a root filesystem of this machine's own Python, small enough to be imported in seconds.
+
+It holds the interpreter that runs the tests with its standard library, a shell and a few
+programs, this checkout's distributions, and what they need. No registry is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+__all__ = ["ROOT", "write"]
+
+#: the checkout
+ROOT = Path(__file__).parents[2]
+_STDLIB = Path(sysconfig.get_path("stdlib"))
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_LIBRARY = f"usr/local/lib/{_VERSION}"
+_SITE = f"{_LIBRARY}/site-packages"
+_PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "false", "id", "kill", "ls", "mkdir", "ps", "rm")
+_MORE_PROGRAMS = ("sed", "sh", "sleep", "tar", "test", "touch", "true")
+_LEFT_OUT = re.compile(
+    r"/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/"
+    r"|\.opt-\d\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
+)
+_FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "run", "srv", "sys", "usr", "usr/bin")
+_MORE_FOLDERS = ("usr/lib", "usr/lib64", "usr/local", "usr/local/bin", "usr/sbin", "var", "work")
+_LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\n",
+    "etc/group": "root:x:0:\nuser:x:1000:\n",
+    "etc/nsswitch.conf": "hosts: files dns\n",
+}
+_SCRIPT = """#!/usr/local/bin/python3
+import sys
+from {module} import {attr}
+sys.exit({attr}())
+"""
+
+
+def write(stream: IO[bytes], distributions: Sequence[str]) -> None:
+    """Write the filesystem as a tar archive.
+
+    Args:
+        stream: where to.
+        distributions: what it shall hold besides Python; what they need comes along.
+    """
+    with tarfile.open(fileobj=stream, mode="w|") as archive:
+        tree = _Tree(archive)
+        for name in (*_FOLDERS, *_MORE_FOLDERS):
+            tree.folder(name)
+        tree.folder("tmp", 0o1777)
+        for name, target in _LINKS.items():
+            tree.link(name, target)
+        for name, text in _FILES.items():
+            tree.text(name, text)
+        tree.binary(Path(sys.executable).resolve(), f"usr/local/bin/{_VERSION}")
+        for name in ("python", "python3"):
+            tree.link(f"usr/local/bin/{name}", _VERSION)
+        for program in (*_PROGRAMS, *_MORE_PROGRAMS):
+            tree.binary(Path("/bin", program).resolve(), f"usr/bin/{program}")
+        for path in _walk(_STDLIB):
+            tree.file(path, f"{_LIBRARY}/{path.relative_to(_STDLIB)}")
+        for name in _closure(distributions):
+            distribution = importlib.metadata.distribution(name)
+            for path, where in _contents(distribution):
+                tree.file(path, f"{_SITE}/{where}")
+            for point in distribution.entry_points.select(group="console_scripts"):
+                script = _SCRIPT.format(module=point.module, attr=point.attr)
+                tree.text(f"usr/local/bin/{point.name}", script, 0o755)
+        tree.libraries()
+
+
+class _Tree:
+    """An archive in which each path comes once, and the shared libraries that its files need."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._there: set[str] = set()
+        self._linked: set[Path] = set()
+
+    def folder(self, name: str, mode: int = 0o755) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, mode
+        self._add(info)
+
+    def link(self, name: str, target: str) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        self._add(info)
+
+    def text(self, name: str, text: str, mode: int = 0o644) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(text), mode
+        self._add(info, io.BytesIO(text.encode()))
+
+    def file(self, path: Path, name: str) -> None:
+        status = path.stat()
+        info = tarfile.TarInfo(name)
+        # the interpreter compares a source's time with what its compiled file says
+        info.size, info.mtime = status.st_size, int(status.st_mtime)
+        info.mode = 0o755 if status.st_mode & 0o100 else 0o644
+        with path.open("rb") as stream:
+            self._add(info, stream)
+        if ".so" in path.name:
+            self._linked.add(path)
+
+    def binary(self, path: Path, name: str) -> None:
+        self.file(path, name)
+        self._linked.add(path)
+
+    def libraries(self) -> None:
+        for name, path in sorted(_shared(self._linked).items()):
+            loader = name.startswith("ld-linux")
+            self.file(path, f"usr/lib64/{name}" if loader else f"usr/lib/{name}")
+
+    def _add(self, info: tarfile.TarInfo, stream: IO[bytes] | None = None) -> None:
+        if info.name not in self._there:
+            self._there.add(info.name)
+            self._archive.addfile(info, stream)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not _LEFT_OUT.search(f"{folder}/{name}/")]
+        yield from (Path(folder, n) for n in sorted(files) if not _LEFT_OUT.search(f"{folder}/{n}"))
+
+
+def _shared(paths: Iterable[Path]) -> dict[str, Path]:
+    """The shared libraries of this machine that binaries need, by name."""
+    answer = subprocess.run(
+        ["ldd", *map(str, sorted(paths))], capture_output=True, text=True, check=False
+    )
+    found: dict[str, Path] = {}
+    for line in answer.stdout.splitlines():
+        match = re.search(r"(?:(\S+) => )?(/\S+) \(0x", line)
+        if match and "site-packages" not in match[2]:
+            path = Path(match[2])
+            found[match[1] or path.name] = path.resolve()
+    return found
+
+
+def _closure(names: Iterable[str]) -> list[str]:
+    """Distributions and all that they need here, without extras."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    found: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        found[name] = None
+        for text in importlib.metadata.requires(name) or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return list(found)
+
+
+def _contents(distribution: importlib.metadata.Distribution) -> Iterator[tuple[Path, str]]:
+    """The files of a distribution, with their places in site-packages."""
+    for file in distribution.files or ():
+        path = Path(str(distribution.locate_file(file)))
+        if not str(file).startswith("..") and path.is_file() and path.suffix != ".pth":
+            yield path, str(file)
+    name = distribution.metadata["Name"].replace("-", "_")
+    for source in (ROOT / name / "src", ROOT / "plugins" / name / "src"):
+        # an editable install has no code of its own
+        for path in _walk(source):
+            yield path, str(path.relative_to(source))
