@@ -3,10 +3,17 @@
 import attrs
 import pytest
 
+from distributions import Site
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import BackendConformance, FakeBackend, FakePlatform, FakeProvider
+from fiber.testing import (
+    BackendConformance,
+    FakeBackend,
+    FakePlatform,
+    FakeProvider,
+    HostWitness,
+)
 from fiber.testing.fakes import CAPABILITIES
 from fiber.testing.kit.driver import Driver
 
@@ -34,14 +41,29 @@ class TestFake(BackendConformance):
         backend.platform.available = False
         return backend
 
-    def survivors(self, run_id):
-        import psutil
+    @pytest.fixture
+    def settings(self, tmp_path):
+        # programs of users find it by its entry point, as any other backend
+        site = Site(tmp_path / "site")
+        site.add("fiber-fake", entry_points={"fake": "fiber.testing.fake_plugin"})
+        return {"PYTHONPATH": str(site.folder)}
 
-        return [
-            str(process.pid)
-            for process in psutil.Process().children(recursive=True)
-            if process.status() != psutil.STATUS_ZOMBIE
-        ]
+    @pytest.fixture
+    def witness(self, platform):
+        return FakeWitness(platform)
+
+
+class FakeWitness(HostWitness):
+    """Processes are seen from outside; calls and breaks are the platform's own."""
+
+    def __init__(self, platform):
+        self.platform = platform
+
+    def calls(self):
+        return self.platform.calls
+
+    def cut_events(self):
+        self.platform.cut_events()
 
 
 def make(context, platform):

@@ -7,7 +7,7 @@ import attrs
 import psutil
 import pytest
 
-from fiber.testing import BackendConformance, FakeProvider, PluginConformance
+from fiber.testing import BackendConformance, FakeProvider, HostWitness, PluginConformance
 from fiber_local.backend import LocalBackend
 
 
@@ -24,6 +24,10 @@ class TestLocalBackend(BackendConformance):
     @pytest.fixture
     def reopen(self):
         return LocalBackend
+
+    @pytest.fixture
+    def witness(self):
+        return HostWitness()
 
     def survivors(self, run_id):
         found = []

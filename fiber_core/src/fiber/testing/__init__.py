@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fiber.testing.fakes import FakeBackend, FakePlatform, FakePlugin, FakeProvider
     from fiber.testing.plugin import PluginConformance
     from fiber.testing.resource import ResourceProviderConformance
+    from fiber.testing.witness import HostWitness, Witness
 
 __all__ = [
     "BackendConformance",
@@ -21,8 +22,10 @@ __all__ = [
     "FakePlatform",
     "FakePlugin",
     "FakeProvider",
+    "HostWitness",
     "PluginConformance",
     "ResourceProviderConformance",
+    "Witness",
 ]
 
 _HOMES = {
@@ -31,8 +34,10 @@ _HOMES = {
     "FakePlatform": "fakes",
     "FakePlugin": "fakes",
     "FakeProvider": "fakes",
+    "HostWitness": "witness",
     "PluginConformance": "plugin",
     "ResourceProviderConformance": "resource",
+    "Witness": "witness",
 }
 
 

@@ -7,18 +7,36 @@ import pytest
 # before the modules of the kit are imported, so that a failing assert shows its values
 pytest.register_assert_rewrite("fiber.testing.kit")
 
-from fiber.testing.kit.delivery import Delivery  # noqa: E402  see above
+from fiber.testing.kit.core import CoreApi  # noqa: E402  see above
+from fiber.testing.kit.delivery import Delivery  # noqa: E402
+from fiber.testing.kit.faults import Faults  # noqa: E402
 from fiber.testing.kit.groups import Groups  # noqa: E402
 from fiber.testing.kit.lifecycle import Lifecycle  # noqa: E402
+from fiber.testing.kit.machine import AnyOrder  # noqa: E402
 from fiber.testing.kit.options import Options  # noqa: E402
 from fiber.testing.kit.output import Output  # noqa: E402
 from fiber.testing.kit.platform import Platform  # noqa: E402
+from fiber.testing.kit.scale import Scale  # noqa: E402
 from fiber.testing.kit.stops import Stops  # noqa: E402
+from fiber.testing.kit.witnessed import Witnessed  # noqa: E402
 
 __all__ = ["BackendConformance"]
 
 
-class BackendConformance(Lifecycle, Stops, Delivery, Output, Groups, Options, Platform):
+class BackendConformance(
+    Lifecycle,
+    Stops,
+    Delivery,
+    Output,
+    Groups,
+    Options,
+    Witnessed,
+    CoreApi,
+    Faults,
+    Scale,
+    AnyOrder,
+    Platform,
+):
     """What every backend does, as tests.
 
     Subclass it with one fixture::
@@ -32,6 +50,7 @@ class BackendConformance(Lifecycle, Stops, Delivery, Output, Groups, Options, Pl
 
     What a backend does not declare in its capabilities is skipped, after it was seen to be refused
     with a sentence. A test can be overridden only by one marked ``xfail`` with a reason. More is
-    checked where the subclass gives the optional fixtures ``unreachable``, ``reopen``, ``volume``
-    and ``image_context``, and the method ``survivors``.
+    checked where the subclass gives the optional fixtures ``witness``, ``settings``, ``unreachable``,
+    ``reopen``, ``volume`` and ``image_context``. While a backend is being written, the attribute
+    ``levels`` names those that are to be run.
     """

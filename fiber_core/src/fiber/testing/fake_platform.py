@@ -36,6 +36,9 @@ class FakePlatform:
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         #: False makes every question raise BackendUnavailableError
         self.available = True
+        #: how many requests it was sent
+        self.calls = 0
+        self._cuts = 0
         self._changed = threading.Condition(threading.RLock())
         self._jobs: dict[str, FakeJob] = {}
         #: all that ever happened, in order; a stream of events is a position in it
@@ -72,6 +75,12 @@ class FakePlatform:
     def lose(self, job: Job, reason: Reason, message: str = "") -> None:
         """End a job as the platform does: its processes are killed, and this is the reason told."""
         self._find(job).end_for(reason, message)
+
+    def cut_events(self) -> None:
+        """Break every stream of events that is open now, as a network does."""
+        with self._changed:
+            self._cuts += 1
+            self._changed.notify_all()
 
     # -- what a backend asks
 
@@ -117,6 +126,16 @@ class FakePlatform:
         self.ask()
         return self._find(job)
 
+    def statuses(self, jobs: Sequence[Job]) -> list[JobStatus]:
+        """How jobs stand, by one request.
+
+        Raises:
+            UnknownJobError: there is none of an id.
+        """
+        with self._changed:
+            self.ask()
+            return [self._find(job).status for job in jobs]
+
     def jobs(self, run_id: str | None = None) -> list[Job]:
         """The jobs of a run, or all."""
         with self._changed:
@@ -135,24 +154,43 @@ class FakePlatform:
                 for job in found:
                     self._jobs.pop(job.job.id, None)
 
-    def events(self, run_id: str, closed: threading.Event) -> Iterator[tuple[Job, JobStatus]]:
-        """How the jobs of a run stand, and then every change, until ``closed`` is set."""
+    def events(
+        self, run_id: str, closed: threading.Event, since: int | None = None
+    ) -> Iterator[tuple[int, Job, JobStatus]]:
+        """How the jobs of a run stand, and then every change, until ``closed`` is set.
+
+        Args:
+            run_id: the run.
+            closed: ends the stream, once :meth:`wake` was called.
+            since: where a stream broke that is resumed: the first value of what it told last.
+
+        Raises:
+            ConnectionError: the stream was cut.
+        """
         with self._changed:
-            position = len(self._story)
+            self.ask()
+            cuts = self._cuts
+            position = len(self._story) if since is None else since
             present = [(j.job, j.status) for j in self._jobs.values() if j.job.run_id == run_id]
-        yield from present
+        if since is None:
+            yield from ((position, job, status) for job, status in present)
 
         def is_more() -> bool:
-            return len(self._story) > position or closed.is_set()
+            return len(self._story) > position or closed.is_set() or self._cuts != cuts
 
         while True:
             with self._changed:
                 self._changed.wait_for(is_more)
                 if closed.is_set():
                     return
+                if self._cuts != cuts:
+                    msg = "the fake platform cut this stream of events"
+                    raise ConnectionError(msg)
                 fresh = self._story[position:]
-            position += len(fresh)
-            yield from ((job, status) for job, status in fresh if job.run_id == run_id)
+            for job, status in fresh:
+                position += 1
+                if job.run_id == run_id:
+                    yield position, job, status
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
         """Wait until something is so, asked after each change; False where it is not in time."""
@@ -165,7 +203,9 @@ class FakePlatform:
             self._changed.notify_all()
 
     def ask(self) -> None:
-        """Fail where the platform cannot be asked."""
+        """Count a request; fail where the platform cannot be asked."""
+        with self._changed:
+            self.calls += 1
         if not self.available:
             msg = "the fake platform does not answer; set its 'available' to True"
             raise BackendUnavailableError(msg)

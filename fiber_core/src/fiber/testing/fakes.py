@@ -98,11 +98,19 @@ class FakeBackend(Backend):
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Every change of the jobs of a run."""
-        return self.platform.events(run_id, self._closed)
+        position: int | None = None
+        while not self._closed.is_set():
+            try:
+                for told in self.platform.events(run_id, self._closed, position):
+                    position, job, status = told
+                    yield job, status
+            except ConnectionError:
+                # resumed where it broke, so that nothing is lost and nothing told twice
+                continue
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """How jobs stand."""
-        return [self.platform.find(job).status for job in jobs]
+        return self.platform.statuses(jobs)
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
         """SIGTERM, and SIGKILL after the grace."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from fiber.abc import Backend
 from fiber.model import Job, JobSpec, JobState, JobStatus
+from fiber.testing.witness import JOB_VARIABLE, RUN_VARIABLE
 
 __all__ = ["Driver"]
 
@@ -51,6 +52,8 @@ class Driver:
         """A job of this run; ``argv`` as :mod:`fiber.testing.programs` makes it."""
         fields.setdefault("name", f"kit-{secrets.token_hex(3)}")
         fields.setdefault("run_id", self.run_id)
+        marks = {JOB_VARIABLE: fields["name"], RUN_VARIABLE: fields["run_id"]}
+        fields["env"] = {**marks, **fields.get("env", {})}
         fields.setdefault("image", self._image)
         return JobSpec(argv=(self._python, *argv[1:]), **fields)
 

@@ -115,6 +115,26 @@ class Output(Platform):
             "to stderr, no newline",
         )
 
+    def test_lines_can_have_the_name_of_their_job_before_them(
+        self, kit: Driver, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.need(kit.backend, "output")
+        capfd.readouterr()
+        text = programs.print_text(b"one\ntwo\n", b"three\n")
+
+        kit.run(text, name="the job", log_prefix=True)
+
+        out, err = _captured(capfd, kit, len("[the job] three\n"), lines=2)
+        assert out == "[the job] one\n[the job] two\n"
+        assert err == "[the job] three\n"
+
+    def test_a_prefix_is_for_the_terminal_and_not_in_the_logs(self, kit: Driver) -> None:
+        self.need(kit.backend, "logs")
+        job = kit.submit(programs.print_text(b"one\ntwo\n"), name="the job", log_prefix=True)
+        kit.end(job)
+
+        assert list(kit.backend.logs(job)) == ["one", "two"]
+
     def test_lines_of_many_jobs_are_not_mixed(
         self, kit: Driver, capfd: pytest.CaptureFixture[str]
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
@@ -17,8 +18,9 @@ from fiber.exceptions import CapabilityError
 from fiber.launch import rundir
 from fiber.model import BackendContext, Capabilities, Volume
 from fiber.plugins import load_plugins
-from fiber.testing.kit.base import Kit
+from fiber.testing.kit.base import Facts, Kit
 from fiber.testing.kit.driver import Driver
+from fiber.testing.witness import Witness
 
 __all__ = ["Platform"]
 
@@ -26,6 +28,8 @@ __all__ = ["Platform"]
 class Platform(Kit):
     """Fixtures of the backend kit; those that a subclass may give say so."""
 
+    kit_name = "backend"
+    level = 2
     #: the Python that jobs run; a name, where jobs do not run on this host
     python: str = sys.executable
     #: the image that jobs run in, where the backend runs images
@@ -41,7 +45,8 @@ class Platform(Kit):
         """What is left of a run, found without the backend; None where one cannot look.
 
         Give it where the platform has another way to be asked, such as a command or a process
-        list. It is asked after the run was cleaned up and the backend closed.
+        list. It is asked after the run was cleaned up and the backend closed. Where there is the
+        fixture ``witness``, its ``left`` is asked besides.
         """
         return None
 
@@ -102,8 +107,29 @@ class Platform(Kit):
         self._not_given(backend, "image_context", "images")
 
     @pytest.fixture
-    def kit(self, backend: Backend, run_id: str) -> Iterator[Driver]:
+    def witness(self) -> Witness | None:
+        """The platform, asked by other means than the backend; None where it cannot be.
+
+        :class:`~fiber.testing.HostWitness` does where jobs are processes of this host, also inside
+        containers.
+        """
+        return None
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, str]:
+        """Variables that a program needs to use this backend, as its users set them.
+
+        ``FIBER_BACKEND`` is among them already. The master is a process of this host.
+        """
+        return {}
+
+    @pytest.fixture
+    def kit(
+        self, backend: Backend, run_id: str, witness: Witness | None, facts: Facts
+    ) -> Iterator[Driver]:
         """Runs jobs on the backend, and checks that nothing is left of them."""
+        facts["name"] = backend.name
+        facts["capabilities"] = self.declared(backend).names()
         driver = Driver(
             backend, run_id, python=self.python, image=self.image, patience=self.patience
         )
@@ -111,6 +137,9 @@ class Platform(Kit):
         driver.close()
         left = self.survivors(run_id)
         assert not left, f"cleanup and close left of run {run_id}: {left}"
+        if witness is not None and witness.can("left"):
+            found = self.wait_until(lambda: not witness.left(run_id))
+            assert found, f"cleanup and close left of run {run_id}: {list(witness.left(run_id))}"
 
     def declared(self, backend: Backend) -> Capabilities:
         """What the backend declares."""
@@ -128,6 +157,25 @@ class Platform(Kit):
             )
         words = " or ".join(map(repr, capabilities))
         pytest.skip(f"{backend.name} does not declare {words}, and there is no {fixture!r}")
+
+    def asking(self, witness: Witness | None, *names: str) -> Witness:
+        """The witness, where it can be asked these questions; else the test is skipped."""
+        if witness is None:
+            pytest.skip(f"{type(self).__name__} has no fixture 'witness'")
+        for name in names:
+            if not witness.can(name):
+                pytest.skip(f"{type(witness).__name__} cannot be asked for {name!r}")
+        return witness
+
+    def wait_until(self, is_so: Callable[[], bool]) -> bool:
+        """Ask again and again until something is so; False where it is not in time."""
+        deadline = time.monotonic() + self.patience
+        while not is_so():
+            if time.monotonic() > deadline:
+                return False
+            # a platform that is asked by other means than its backend tells of no events
+            time.sleep(0.02)
+        return True
 
     def need(self, backend: Backend, *names: str) -> None:
         """Skip a test that needs what the backend does not declare."""

@@ -21,7 +21,7 @@ from fiber.hookspecs import PROJECT
 from fiber.model import BackendClaim, Capabilities
 from fiber.plugin_names import Source
 from fiber.plugins import Plugins, load_plugins
-from fiber.testing.kit.base import Kit
+from fiber.testing.kit.base import Facts, Kit
 
 __all__ = ["PluginConformance"]
 
@@ -45,6 +45,8 @@ class PluginConformance(Kit):
             sdks = ("mine_sdk",)
     """
 
+    kit_name = "plugin"
+
     #: the module that the entry point names
     module: str = ""
     #: top-level modules of the SDK, which listing must not import
@@ -55,6 +57,10 @@ class PluginConformance(Kit):
         """The plugin's module."""
         assert self.module, "name the plugin's module in the attribute 'module'"
         return importlib.import_module(self.module)
+
+    @pytest.fixture(autouse=True)
+    def _subject(self, facts: Facts) -> None:
+        facts["name"] = self.module
 
     @pytest.fixture
     def loaded(self, plugin: ModuleType) -> Plugins:

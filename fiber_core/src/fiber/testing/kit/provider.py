@@ -15,7 +15,7 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model import Device
 from fiber.resources.probe import probe
-from fiber.testing.kit.base import Kit
+from fiber.testing.kit.base import Facts, Kit
 
 __all__ = ["ResourceProviderConformance"]
 
@@ -30,6 +30,8 @@ class ResourceProviderConformance(Kit):
     were recorded on real hosts, so that parsing is tested where there are no devices.
     """
 
+    kit_name = "resource"
+
     #: an output of the probe, and how many devices it tells of
     samples: Mapping[str, int] = MappingProxyType({})
 
@@ -38,6 +40,10 @@ class ResourceProviderConformance(Kit):
         """The provider; every subclass gives this one."""
         msg = "a subclass of ResourceProviderConformance must have a fixture named provider"
         raise NotImplementedError(msg)
+
+    @pytest.fixture(autouse=True)
+    def _subject(self, provider: ResourceProvider, facts: Facts) -> None:
+        facts["name"] = provider.kind
 
     def test_its_kind_can_be_a_keyword_of_meta(self, provider: ResourceProvider) -> None:
         assert provider.kind.isidentifier()

@@ -1,0 +1,31 @@
+"""A pool that works until somebody ends it."""
+
+# ruff: noqa: D103  a program of a user, told by its first sentence
+
+import os
+import signal
+import time
+
+import fiber
+from fiber.testing.masters import begin, tell
+
+
+def nap(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def main() -> None:
+    signal.alarm(300)
+    begin()
+    with fiber.Pool(3) as pool:
+        found: set[int] = set()
+        while len(found) < 3:
+            found.update(pool.map(nap, [0.05] * 6, chunksize=1))
+        tell(ready=True)
+        while True:
+            pool.map(nap, [0.05] * 30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A pool whose worker is killed in the middle of a task: nothing is lost, and the task runs again."""
+
+# ruff: noqa: D103  a program of a user, told by its first sentence
+
+import os
+import signal
+import time
+from typing import Any
+
+import fiber
+from fiber.testing.masters import begin, tell
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def die_once(died: Any) -> str:
+    if not died.is_set():
+        died.set()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def main() -> None:
+    begin()
+    died = fiber.Event()
+    with fiber.Pool(2) as pool:
+        hit = pool.apply_async(die_once, (died,))
+        results = pool.map_async(square, range(500))
+        assert died.wait(60)
+        since = time.monotonic()
+        assert hit.get(60) == "done"
+        tell(
+            measured={
+                "seconds from a worker's death to its task's result": time.monotonic() - since
+            }
+        )
+        assert results.get(60) == [n * n for n in range(500)]
+
+
+if __name__ == "__main__":
+    main()

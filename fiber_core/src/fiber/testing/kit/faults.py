@@ -1,0 +1,115 @@
+"""Faults: what dies behind the backend's back is noticed; how soon is in the results."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fiber.model import JobState, ReasonKind
+from fiber.testing import programs
+from fiber.testing.kit.core import Programs
+from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.master import Master
+from fiber.testing.witness import Witness
+
+__all__ = ["Faults"]
+
+Measure = Callable[[str, float], None]
+
+
+class Faults(Programs):
+    """Tests of death; times are measured and held to ``patience`` only: machines differ."""
+
+    level = 4
+
+    def test_a_job_that_a_stranger_kills_is_noticed(
+        self, kit: Driver, witness: Witness | None, measure: Measure
+    ) -> None:
+        sees = self.asking(witness, "kill")
+        job = kit.submit(programs.sleep_forever())
+        kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+
+        since = time.monotonic()
+        sees.kill(job)
+        status = kit.end(job)
+
+        measure("seconds until a killed job is told", time.monotonic() - since)
+        assert status.state is JobState.FAILED
+        assert status.reason is not None
+        # whoever says "out of memory" has proof of it, and here there is none
+        assert status.reason.kind is not ReasonKind.OOM
+        assert kit.backend.status([job])[0].state is JobState.FAILED
+
+    def test_a_job_that_kills_itself_is_noticed(self, kit: Driver, measure: Measure) -> None:
+        kit.watch()
+        since = time.monotonic()
+        job = kit.submit(programs.die_by(signal.SIGKILL))
+
+        assert kit.end(job).exit_code == -signal.SIGKILL
+
+        measure("seconds from submission to a told death", time.monotonic() - since)
+
+    def test_one_death_disturbs_no_other_job(self, kit: Driver, witness: Witness | None) -> None:
+        sees = self.asking(witness, "kill", "is_running")
+        jobs = [kit.submit(programs.sleep_forever()) for _ in range(3)]
+        for job in jobs:
+            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+
+        sees.kill(jobs[1])
+
+        kit.end(jobs[1])
+        assert [sees.is_running(job) for job in jobs] == [True, False, True]
+        states = [status.state for status in kit.backend.status(jobs)]
+        assert states == [JobState.RUNNING, JobState.FAILED, JobState.RUNNING]
+
+    def test_events_go_on_after_their_stream_was_cut(
+        self, kit: Driver, witness: Witness | None, measure: Measure
+    ) -> None:
+        sees = self.asking(witness, "cut_events")
+        before = kit.submit(programs.sleep_forever())
+        kit.until(before, lambda status: status.state is JobState.RUNNING, "running")
+
+        sees.cut_events()
+        # what happens while nobody listens is told as well
+        kit.backend.kill(before)
+        since = time.monotonic()
+        after = kit.submit(programs.exit_with(3))
+
+        assert kit.end(before).exit_code == -signal.SIGKILL
+        assert kit.end(after).exit_code == 3
+        measure("seconds until events go on", time.monotonic() - since)
+
+    @pytest.mark.timeout(300)
+    def test_a_killed_worker_loses_no_task(
+        self, program: Callable[..., Master], measure: Measure
+    ) -> None:
+        told = program("killed_worker").end()
+
+        for facts in told:
+            for what, number in facts.get("measured", {}).items():
+                measure(what, number)
+
+    @pytest.mark.timeout(300)
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+    def test_a_master_that_dies_leaves_no_process(
+        self,
+        program: Callable[..., Master],
+        witness: Witness | None,
+        measure: Measure,
+        number: signal.Signals,
+    ) -> None:
+        sees = self.asking(witness, "left")
+        master = program("busy_pool")
+        run_id = master.said("run")
+        master.said("ready")
+
+        since = time.monotonic()
+        master.killed(number)
+
+        assert self.wait_until(lambda: not sees.left(run_id)), sees.left(run_id)
+        measure("seconds until nothing is left of a dead master", time.monotonic() - since)

@@ -1,0 +1,142 @@
+"""Any order of calls: jobs are submitted, ended and asked about as hypothesis likes."""
+
+# ruff: noqa: D102  a test's name is its sentence
+
+from __future__ import annotations
+
+import signal
+
+import attrs
+import pytest
+
+from fiber.exceptions import UnknownJobError
+from fiber.model import Job, JobState
+from fiber.testing import programs
+from fiber.testing.kit.driver import Driver
+from fiber.testing.kit.platform import Platform
+
+__all__ = ["AnyOrder"]
+
+
+@attrs.define
+class Known:
+    """A job, and what may have become of it."""
+
+    job: Job
+    #: exit codes with which it may end now
+    codes: set[int]
+    #: True where it ends although nobody tells it to
+    ends: bool
+    #: the terminal status that was seen
+    end: int | None = None
+
+
+class AnyOrder(Platform):
+    """One test, with a state machine in it."""
+
+    level = 6
+
+    #: how many sequences of calls are tried, and how many calls each has
+    machine_examples: int = 8
+    machine_steps: int = 14
+
+    @pytest.mark.timeout(300)
+    def test_any_order_of_calls_tells_the_truth(self, kit: Driver) -> None:
+        from hypothesis import HealthCheck, settings
+        from hypothesis.stateful import run_state_machine_as_test
+
+        from fiber.testing.kit.machine_rules import Calls
+
+        declared = self.declared(kit.backend)
+        run_state_machine_as_test(
+            lambda: Calls(Story(kit, logs=declared.logs)),  # type: ignore[arg-type] # a factory does
+            settings=settings(
+                max_examples=self.machine_examples,
+                stateful_step_count=self.machine_steps,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+class Story:
+    """What was done to a backend and what it must answer therefore.
+
+    Args:
+        kit: runs the jobs.
+        logs: whether their lines can be asked for.
+    """
+
+    def __init__(self, kit: Driver, *, logs: bool) -> None:
+        self._kit = kit
+        self._logs = logs
+        self.jobs: list[Known] = []
+
+    def submit(self, code: int | None) -> None:
+        """A job that ends with a code, or waits."""
+        argv = programs.sleep_forever() if code is None else programs.exit_with(code)
+        codes = set() if code is None else {code}
+        self.jobs.append(Known(self._kit.submit(argv), codes, ends=code is not None))
+
+    def terminate(self, known: Known, grace: float) -> None:
+        """SIGTERM, and SIGKILL later."""
+        self._kit.backend.terminate(known.job, grace=grace)
+        if known.end is None:
+            known.codes |= {-signal.SIGTERM, -signal.SIGKILL}
+            known.ends = True
+
+    def kill(self, known: Known) -> None:
+        """SIGKILL."""
+        self._kit.backend.kill(known.job)
+        if known.end is None:
+            known.codes.add(-signal.SIGKILL)
+            known.ends = True
+
+    def wait(self, known: Known) -> None:
+        """The end of a job that ends."""
+        if known.ends:
+            self._saw(known, self._kit.end(known.job).exit_code)
+
+    def ask(self, several: list[Known]) -> None:
+        """How jobs stand, all at once."""
+        statuses = self._kit.backend.status([known.job for known in several])
+        assert len(statuses) == len(several)
+        for known, status in zip(several, statuses, strict=True):
+            if status.state.is_terminal:
+                self._saw(known, status.exit_code)
+            else:
+                assert known.end is None, f"{known} had ended and is {status}"
+                assert status.exit_code is None
+                assert status.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+    def read(self, known: Known) -> None:
+        """The lines of a job: all that it ever says is that it is ready."""
+        if self._logs:
+            assert list(self._kit.backend.logs(known.job)) in ([], ["ready"])
+
+    def count(self) -> None:
+        """Every job that has not ended is listed, and nothing that never was."""
+        listed = [job.id for job in self._kit.backend.list(self._kit.run_id)]
+        assert len(set(listed)) == len(listed)
+        assert set(listed) <= {known.job.id for known in self.jobs}
+        assert {known.job.id for known in self.jobs if not known.ends} <= set(listed)
+
+    def clean_up(self) -> None:
+        """End all jobs; nobody knows them afterwards, or knows them as ended."""
+        self._kit.backend.cleanup(self._kit.run_id)
+        assert list(self._kit.backend.list(self._kit.run_id)) == []
+        for known in self.jobs:
+            try:
+                (status,) = self._kit.backend.status([known.job])
+            except UnknownJobError:
+                continue
+            assert status.state.is_terminal, f"{known} outlived its run: {status}"
+        self.jobs.clear()
+
+    def _saw(self, known: Known, code: int | None) -> None:
+        assert known.ends, f"{known} ended with {code}, and nobody told it to"
+        assert code in known.codes, f"{known} ended with {code}"
+        assert known.end in (None, code), f"{known} ended with {code} now"
+        known.end = code

@@ -1,0 +1,142 @@
+"""A user's program that the kit runs as a master: a script in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fiber.testing.apps
+
+__all__ = ["Master"]
+
+_APPS = Path(fiber.testing.apps.__path__[0])
+
+
+class Master:
+    """A program of :mod:`fiber.testing.apps`, started.
+
+    Args:
+        app: its name.
+        words: its arguments.
+        environ: its environment.
+        patience: seconds to wait for any one thing.
+    """
+
+    def __init__(self, app: str, *words: str, environ: Mapping[str, str], patience: float) -> None:
+        # not below pytest's folder: a folder that nobody else may enter, as a user's often is
+        self._folder = tempfile.mkdtemp(prefix="fiber-kit-")
+        script = shutil.copy(_APPS / f"{app}.py", self._folder)
+        self.app = app
+        self._patience = patience
+        self._lines: list[str] = []
+        self._errors: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, script, *words],
+            cwd=self._folder,
+            # its runs are its own: what a kill leaves of them goes with the folder
+            env={**environ, "XDG_RUNTIME_DIR": self._folder},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+            for stream, lines in (
+                (self.process.stdout, self._lines),
+                (self.process.stderr, self._errors),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def said(self, key: str) -> Any:
+        """Wait until the program told a fact of that name, and return it."""
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            found[:] = [facts[key] for facts in self.facts() if key in facts]
+            return bool(found) or not any(reader.is_alive() for reader in self._readers)
+
+        deadline = time.monotonic() + self._patience
+        with self._changed:
+            # the end of its output wakes nobody, so one looks again now and then
+            while not is_there() and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+        assert found, f"{self.app} did not tell {key!r}: {self._story()}"
+        return found[0]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """All that it told so far; what its jobs print is passed over."""
+        told = []
+        for line in list(self._lines):
+            try:
+                facts = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(facts, dict):
+                told.append(facts)
+        return told
+
+    def end(self) -> list[dict[str, Any]]:
+        """Wait until it has ended well; what it told."""
+        code = self._wait()
+        assert code == 0, f"{self.app} ended with {code}: {self._story()}"
+        return self.facts()
+
+    def killed(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal and wait for its end."""
+        self.process.send_signal(number)
+        self._wait()
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for reader in self._readers:
+            reader.join(self._patience)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait(self) -> int:
+        try:
+            code = self.process.wait(self._patience)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait()
+            msg = f"{self.app} did not end within {self._patience:g} s: {self._story()}"
+            raise AssertionError(msg) from None
+        for reader in self._readers:
+            # jobs that outlive it may hold its output open
+            reader.join(2.0)
+        return code
+
+    def _story(self) -> str:
+        return "\n".join(["", *self._lines[-20:], *self._errors[-60:]])
+
+    def _read(self, stream: Any, lines: list[str]) -> None:
+        for line in stream:
+            with self._changed:
+                lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+
+def environment(backend: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a master that uses a backend with these settings."""
+    ours = {key: value for key, value in os.environ.items() if key != "FIBER_BACKEND"}
+    return {**ours, "PYTHONFAULTHANDLER": "1", "FIBER_BACKEND": backend, **settings}

@@ -1,0 +1,155 @@
+"""A pytest plugin, ``-p fiber.testing.report``: the kits' results as JSON, and a choice of levels."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fiber._version import __version__
+
+if TYPE_CHECKING:
+    from fiber.testing.kit.base import Facts
+
+__all__ = ["Recorder", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
+
+#: version of the layout of the results
+FORMAT = 1
+_RECORD = "fiber_kit"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the kits' options."""
+    group = parser.getgroup("fiber", "conformance kits of Fiber")
+    group.addoption(
+        "--fiber-kit-json", metavar="PATH", help="write the results of Fiber's kits to a file"
+    )
+    group.addoption(
+        "--fiber-kit-levels",
+        metavar="LEVELS",
+        help="run the tests of these levels of Fiber's kits only, such as 1-3 or 2,6",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record results where they are asked for, in the process that has them all."""
+    path = config.getoption("--fiber-kit-json")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(Path(path)), "fiber-kit-recorder")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of the kits that are of other levels than those asked for."""
+    words = config.getoption("--fiber-kit-levels")
+    if not words:
+        return
+    from fiber.testing.kit.base import Kit, level_of
+
+    wanted = levels(words)
+    out = []
+    for item in items:
+        cls = getattr(item, "cls", None)
+        if cls is not None and issubclass(cls, Kit):
+            level = level_of(cls, getattr(item, "originalname", item.name))
+            if level is not None and level not in wanted:
+                out.append(item)
+    items[:] = [item for item in items if item not in out]
+    config.hook.pytest_deselected(items=out)
+
+
+def levels(words: str) -> set[int]:
+    """The levels that ``1-3`` or ``2,6`` means.
+
+    Raises:
+        pytest.UsageError: it means none.
+    """
+    found: set[int] = set()
+    try:
+        for part in words.split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        msg = f"--fiber-kit-levels is {words!r}; write levels as 1-3 or 2,6"
+        raise pytest.UsageError(msg) from None
+    return found
+
+
+class Recorder:
+    """Collects the reports of kits' tests, and writes them when the session ends.
+
+    Args:
+        path: the file to write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._subjects: dict[tuple[str, str], dict[str, Any]] = {}
+        self._tests: dict[str, dict[str, Any]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take a phase of a test."""
+        facts: Facts | None = dict(report.user_properties).get(_RECORD)  # type: ignore[assignment]
+        if facts is None or not facts.get("kit"):
+            return
+        where, _, name = report.nodeid.rpartition("::")
+        test = self._tests.get(report.nodeid)
+        if test is None:
+            test = self._tests[report.nodeid] = {"name": name, "outcome": "passed", "seconds": 0.0}
+            self._subject(facts["kit"], where)["tests"].append(test)
+        subject = self._subject(facts["kit"], where)
+        for key in ("name", "capabilities", "distribution", "version"):
+            if key in facts:
+                subject[key] = facts[key]
+        test["level"] = facts["level"]
+        test["seconds"] = round(test["seconds"] + report.duration, 3)
+        if "measured" in facts:
+            test["measured"] = facts["measured"]
+        outcome, reason = _outcome(report)
+        if outcome != "passed" and test["outcome"] != "failed":
+            test["outcome"] = outcome
+            test["reason"] = reason
+
+    def _subject(self, kit: str, where: str) -> dict[str, Any]:
+        found = self._subjects.get((kit, where))
+        if found is None:
+            found = self._subjects[kit, where] = {
+                "kit": kit,
+                "name": "",
+                "class": where.rpartition("::")[2],
+                "tests": [],
+            }
+        return found
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the file."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.results(), indent=1) + "\n", encoding="utf-8")
+
+    def results(self) -> dict[str, Any]:
+        """All results so far."""
+        return {
+            "format": FORMAT,
+            "fiber": __version__,
+            "python": platform.python_version(),
+            "platform": sys.platform,
+            "subjects": list(self._subjects.values()),
+        }
+
+
+def _outcome(report: pytest.TestReport) -> tuple[str, str]:
+    why = getattr(report, "wasxfail", None)
+    if report.skipped:
+        if why is not None:
+            return "xfailed", why
+        longrepr = report.longrepr
+        text = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+        return "skipped", text.removeprefix("Skipped: ")
+    if report.failed:
+        lines = [line for line in report.longreprtext.splitlines() if line.strip()]
+        errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+        return "failed", (errors or lines or [""])[0]
+    return "passed", ""
