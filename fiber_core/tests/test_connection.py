@@ -14,23 +14,10 @@ from pathlib import Path
 import pytest
 
 import fiber
+from children import PATIENCE, finish, start
 from fiber.connection import wait
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 @pytest.fixture

@@ -13,17 +13,10 @@ import pytest
 
 import fiber
 import soak
+from children import PATIENCE, start
 from fiber.exceptions import PeerLostError
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
 
 
 def in_thread(action):

@@ -12,25 +12,13 @@ from pathlib import Path
 import pytest
 
 import fiber
+from children import PATIENCE, finish, start
 from fiber.connection import Client, Listener
 from fiber.objects import doors
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
-PATIENCE = 30
 KEY = b"a secret of two programs"
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 @pytest.fixture(params=["AF_UNIX", "AF_INET"])

@@ -13,23 +13,10 @@ import pytest
 
 import fiber
 import soak
+from children import PATIENCE, finish, start
 from fiber.exceptions import ForkedError, PeerLostError
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 # what children do

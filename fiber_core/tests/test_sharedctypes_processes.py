@@ -9,13 +9,12 @@ import attrs
 import pytest
 
 import fiber
+from children import PATIENCE, finish, start
 from fiber import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
 from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 60
 
 
 class Point(ctypes.Structure):
@@ -23,18 +22,6 @@ class Point(ctypes.Structure):
 
     def sum(self):
         return self.x + self.y
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 # what children do

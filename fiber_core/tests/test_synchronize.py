@@ -12,25 +12,12 @@ import time
 import pytest
 
 import fiber
+from children import PATIENCE, finish, start
 from fiber import synchronize
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
 from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 # what children do

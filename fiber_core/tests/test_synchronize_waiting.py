@@ -9,23 +9,10 @@ import time
 import pytest
 
 import fiber
+from children import PATIENCE, finish, start
 from fiber.exceptions import PeerLostError
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0
 
 
 # what children do

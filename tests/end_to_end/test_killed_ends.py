@@ -11,20 +11,13 @@ import pytest
 
 import fiber
 import soak
+from children import PATIENCE, start
 from fiber.connection import wait
 
 pytestmark = [
     pytest.mark.timeout(3600 if soak.is_full() else 120),
     pytest.mark.usefixtures("shared_runtime"),
 ]
-
-PATIENCE = 60
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
 
 
 # what is killed

@@ -16,6 +16,7 @@ import pytest
 
 import fiber
 import soak
+from children import PATIENCE, finish, start
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 
 pytestmark = [
@@ -23,14 +24,7 @@ pytestmark = [
     pytest.mark.timeout(3600 if soak.is_full() else 120),
 ]
 
-PATIENCE = 60
 TURNS = 30
-
-
-def start(target, *args):
-    child = fiber.Process(target=target, args=args)
-    child.start()
-    return child
 
 
 def kill(child, rng):
@@ -40,12 +34,6 @@ def kill(child, rng):
     os.kill(child.pid, signal.SIGKILL)
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL
-
-
-def finish(*children):
-    for child in children:
-        child.join(PATIENCE)
-        assert child.exitcode == 0, "it went on to its end"
 
 
 # what children do
