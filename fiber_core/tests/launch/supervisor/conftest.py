@@ -1,7 +1,10 @@
-"""A real supervisor for tests of what it does."""
+"""A real supervisor for tests of what it does, and a journal as it writes one."""
+
+import os
 
 import pytest
 
+from fiber.launch.supervisor.journal import Journal
 from supervised import Supervised
 
 
@@ -23,3 +26,18 @@ def make(tmp_path):
 def supervised(make):
     """A supervisor with this process as its master."""
     return make()
+
+
+@pytest.fixture
+def failures():
+    """What the journal could not write."""
+    return []
+
+
+@pytest.fixture
+def journal(tmp_path, failures):
+    """An open journal in an empty folder."""
+    journal = Journal(str(tmp_path), failures.append)
+    descriptor = journal.open()
+    yield journal
+    os.close(descriptor)

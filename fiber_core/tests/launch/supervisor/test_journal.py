@@ -7,44 +7,8 @@ import pytest
 
 from fiber.launch.supervisor.history import read_journal
 from fiber.launch.supervisor.journal import JOURNAL, Journal
-from fiber.launch.supervisor.verdict import judge
-from fiber.model import JobSpec, JobState, ProcessStatus
-
-SPEC = JobSpec(
-    run_id="0badcafe",
-    name="näme",
-    argv=("prog", "two words"),
-    processes=2,
-    private=b"secret",
-    env={"TOKEN": "secret"},
-)
-
-
-@pytest.fixture
-def failures():
-    return []
-
-
-@pytest.fixture
-def journal(tmp_path, failures):
-    journal = Journal(str(tmp_path), failures.append)
-    descriptor = journal.open()
-    yield journal
-    os.close(descriptor)
-
-
-def ended(index, pid, code):
-    verdict = judge(code << 8)
-    return ProcessStatus(
-        index=index,
-        state=verdict.state,
-        pid=pid,
-        reason=verdict.reason,
-        exit_code=verdict.exit_code,
-        message=verdict.message,
-        log_tail=("last words",),
-        peak_memory=5,
-    )
+from fiber.model import JobState
+from journal_world import SPEC, ended
 
 
 def test_what_happened_is_read_back(journal, tmp_path):
