@@ -1,9 +1,12 @@
 """One connection for each address, and a new one in the place of a lost one."""
 
+import threading
+
 import pytest
 
 from fiber.exceptions import PeerLostError
 from fiber.transport.clients import Clients
+from objects_world import in_thread
 
 
 class Stub:
@@ -52,3 +55,55 @@ def test_closing_closes_all_of_them_and_makes_no_more(clients):
     assert all(one.closed for one in made)
     with pytest.raises(PeerLostError, match="is ending"):
         clients.get("a")
+
+
+def test_those_released_are_the_callers(clients):
+    made = clients.get("a")
+
+    assert clients.release(["a", "nobody dialled it"]) == [made]
+    assert not made.closed
+    assert clients.get("a") is not made
+
+
+class Slow:
+    """Dials as long as a test wants."""
+
+    def __init__(self):
+        self.dialled = []
+        self.begun = threading.Event()
+        self.answer = threading.Event()
+
+    def __call__(self, url):
+        self.dialled.append(url)
+        if url == "slow":
+            self.begun.set()
+            assert self.answer.wait(20)
+        return Stub(url)
+
+
+def test_an_address_that_does_not_answer_holds_up_nobody_else():
+    slow = Slow()
+    clients = Clients(slow)
+    got = in_thread(lambda: clients.get("slow"))
+    assert slow.begun.wait(20)
+
+    assert clients.get("quick").url == "quick"
+
+    also = in_thread(lambda: clients.get("slow"))
+    slow.answer.set()
+    assert got() is also()
+    assert slow.dialled == ["slow", "quick"]
+
+
+def test_what_is_dialled_when_the_process_ends_is_closed():
+    made = []
+    slow = Slow()
+    clients = Clients(lambda url: made.append(slow(url)) or made[-1])
+    got = in_thread(lambda: clients.get("slow"))
+    assert slow.begun.wait(20)
+    clients.close()
+    slow.answer.set()
+
+    with pytest.raises(PeerLostError, match="is ending"):
+        got()
+    assert made[0].closed

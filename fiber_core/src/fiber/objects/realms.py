@@ -22,6 +22,7 @@ from fiber.exceptions import PeerLostError
 from fiber.model import ListenAddress
 from fiber.objects import places
 from fiber.transport.client import Client
+from fiber.transport.clients import Clients
 from fiber.transport.endpoint import Endpoint, Service
 from fiber.transport.identity import Credentials
 
@@ -66,8 +67,7 @@ class Realms:
         self._known: dict[str, Realm] = {}
         self._endpoints: list[Endpoint] = []
         self._resting: list[Endpoint] = []
-        self._clients: dict[str, Client] = {}
-        self._dialling: dict[str, threading.Lock] = {}
+        self._clients = Clients(self._connect)
         self._closed = False
 
     # -- which there are
@@ -193,25 +193,12 @@ class Realms:
             TransportError: nobody listens there, or what does is not of that realm.
             AuthenticationError: the realm is of an authkey that this process was never told.
         """
+        return self._clients.get(place)
+
+    def _connect(self, place: str) -> Client:
         match = _PLACE.fullmatch(place)
         assert match is not None, place
-        realm, url = self.get(match[1]), match[2]
-        with self._lock:
-            dialling = self._dialling.setdefault(place, threading.Lock())
-        # one thread dials a place, and holds up nobody who dials another
-        with dialling:
-            client = self._clients.get(place)
-            if client is None or client.lost:
-                if client is not None:
-                    client.close()
-                client = self.dial(realm, url)
-                with self._lock:
-                    if self._closed:
-                        client.close()
-                        msg = f"this process is ending and connects to {url} no more"
-                        raise PeerLostError(msg)
-                    self._clients[place] = client
-            return client
+        return self.dial(self.get(match[1]), match[2])
 
     def dial(self, realm: Realm | None, url: str) -> Client:
         """A new connection; for this run where there is no realm.
@@ -237,16 +224,13 @@ class Realms:
 
     def release(self, places: Iterable[str]) -> list[Client]:
         """The connections to one process, which are used no more and are the caller's to close."""
-        with self._lock:
-            return [self._clients.pop(place) for place in places if place in self._clients]
+        return self._clients.release(places)
 
     def close(self) -> None:
         """Close every connection and listen nowhere. Idempotent."""
         with self._lock:
             self._closed = True
-            clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            client.close()
+        self._clients.close()
         for endpoint in list(self._endpoints):
             self.shut(endpoint)
 
