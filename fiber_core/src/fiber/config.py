@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import attrs
-
+from fiber import values
 from fiber.config_keys import Placer, key_prefix
 from fiber.config_sources import FileSettings, Origin, OriginKind, read_file
 from fiber.config_values import build, parse_cpu, parse_memory, render, settings_of
@@ -19,7 +18,7 @@ __all__ = ["Config", "Origin", "OriginKind", "Setting", "load_config"]
 
 _DEFAULT = Origin(OriginKind.DEFAULT)
 
-_positive: Any = attrs.validators.gt(0)
+_positive: Any = values.gt(0)
 
 _INTERNAL = {"internal": True}
 
@@ -32,7 +31,7 @@ def _optional(parse: Any, value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() in {"", "none"} else parse(value)
 
 
-@attrs.frozen
+@values.frozen
 class Setting:
     """One line of ``fiber config``."""
 
@@ -46,82 +45,82 @@ class Setting:
     help: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Config:
     """The settings of a run: the core's own, and in ``settings`` those of the chosen backend."""
 
     #: name of the backend, or None: the one that is detected, else the default
-    backend: str | None = attrs.field(default=None, metadata=_about("name of the backend"))
+    backend: str | None = values.field(default=None, metadata=_about("name of the backend"))
     #: image of jobs, where the backend runs images
-    image: str | None = attrs.field(default=None, metadata=_about("image that jobs run in"))
+    image: str | None = values.field(default=None, metadata=_about("image that jobs run in"))
     #: least severe level that is logged
-    log_level: Literal["debug", "info", "warning", "error", "critical"] = attrs.field(
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = values.field(
         default="warning", metadata=_about("least severe level that is logged")
     )
     #: file that fiber's own log goes to, or None: stderr
-    log_file: Path | None = attrs.field(
+    log_file: Path | None = values.field(
         default=None, metadata=_about("file of fiber's own log; stderr without one")
     )
     #: True to log everything, whatever ``log_level`` says
-    debug: bool = attrs.field(default=False, metadata=_about("log everything"))
+    debug: bool = values.field(default=False, metadata=_about("log everything"))
     #: CPUs of a job that asks for none itself
-    cpu: float | None = attrs.field(
+    cpu: float | None = values.field(
         default=None, metadata=_about("CPUs of each job", partial(_optional, parse_cpu))
     )
     #: MB (2**20 bytes) of a job that asks for none itself
-    memory: int | None = attrs.field(
+    memory: int | None = values.field(
         default=None, metadata=_about("memory of each job in MB", partial(_optional, parse_memory))
     )
     #: names of environment variables that remote jobs get besides the usual ones
-    env: tuple[str, ...] = attrs.field(
+    env: tuple[str, ...] = values.field(
         default=(), metadata=_about("variables passed on to remote jobs")
     )
     #: True to put the job's name before each line of its output on the parent's terminal
-    log_prefix: bool = attrs.field(
+    log_prefix: bool = values.field(
         default=False, metadata=_about("prefix lines of output with the job's name")
     )
     #: seconds that a job may take from accepted to its hello
-    start_timeout: float = attrs.field(
+    start_timeout: float = values.field(
         default=60.0, metadata=_about("seconds until a job must be up"), validator=_positive
     )
     #: seconds of silence after which a job is given up; None: the backend's own
-    lease: float | None = attrs.field(
+    lease: float | None = values.field(
         default=None,
         metadata=_about("seconds of silence until a job is given up"),
-        validator=attrs.validators.optional(_positive),
+        validator=values.optional(_positive),
     )
     #: most bytes in one frame on the wire
-    max_frame: int = attrs.field(
+    max_frame: int = values.field(
         default=4 * 2**20,
         metadata=_about("most bytes in one frame on the wire"),
-        validator=[attrs.validators.ge(2**16), attrs.validators.le(2**30)],
+        validator=values.and_(values.ge(2**16), values.le(2**30)),
     )
     #: deaths of its worker after which a task is given up
-    max_attempts: int = attrs.field(
+    max_attempts: int = values.field(
         default=3,
         metadata=_about("worker deaths until a task is given up"),
-        validator=attrs.validators.ge(1),
+        validator=values.ge(1),
     )
     #: seconds of waiting work and no idle worker after which an elastic pool grows
-    grow_after: float = attrs.field(
+    grow_after: float = values.field(
         default=1.0, metadata=_about("seconds until an elastic pool grows"), validator=_positive
     )
     #: seconds of idleness after which an elastic pool lets a worker go
-    shrink_after: float = attrs.field(
+    shrink_after: float = values.field(
         default=30.0, metadata=_about("seconds until an idle worker goes"), validator=_positive
     )
     #: seconds that an ending process waits for readers of what is in its queues and pipes
-    linger: float = attrs.field(
+    linger: float = values.field(
         default=10.0,
         metadata=_about("seconds that an ending process waits for its readers"),
-        validator=attrs.validators.ge(0),
+        validator=values.ge(0),
     )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
-    settings: Any = attrs.field(default=None, metadata=_INTERNAL, repr=False)
+    settings: Any = values.field(default=None, metadata=_INTERNAL, repr=False)
     #: canonical name of the backend that ``settings`` belong to
-    backend_name: str | None = attrs.field(default=None, metadata=_INTERNAL, repr=False)
+    backend_name: str | None = values.field(default=None, metadata=_INTERNAL, repr=False)
     #: where values were set, by key; keys of the backend have its prefix
-    origins: Mapping[str, Origin] = attrs.field(
+    origins: Mapping[str, Origin] = values.field(
         factory=dict, metadata=_INTERNAL, repr=False, eq=False
     )
 
@@ -195,10 +194,10 @@ def load_config(
     placer.add_environ(os.environ if environ is None else environ)
     placer.add_arguments(arguments)
     core = placer.found.pop("")
-    values = build(Config, core)
+    given = build(Config, core)
     origins = {key: raw.origin for key, raw in core.items()}
     if backend_info is None:
-        return Config(**values, origins=origins)
+        return Config(**given, origins=origins)
     classes = {info.name: info.config for info in (*backends, backend_info)}
     settings = None
     for name, raws in placer.found.items():
@@ -209,7 +208,7 @@ def load_config(
             if chosen:
                 settings = cls(**arguments_of)
                 origins |= {prefix + key: raw.origin for key, raw in raws.items()}
-    return Config(**values, settings=settings, backend_name=backend_info.name, origins=origins)
+    return Config(**given, settings=settings, backend_name=backend_info.name, origins=origins)
 
 
 def _file_of(directory: str | Path | None) -> FileSettings:

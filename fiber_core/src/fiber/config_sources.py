@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import ConfigError
 
 __all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "Raw", "read_file"]
@@ -42,7 +41,7 @@ class OriginKind(enum.Enum):
     OPTION = "option"
 
 
-@attrs.frozen
+@values.frozen
 class Origin:
     """Where one value was set; its text goes into errors and ``fiber config``."""
 
@@ -63,7 +62,7 @@ class Origin:
         return self.where
 
 
-@attrs.frozen
+@values.frozen
 class Raw:
     """A value as it was written, not yet converted."""
 
@@ -73,16 +72,16 @@ class Raw:
     origin: Origin
 
 
-@attrs.frozen
+@values.frozen
 class FileSettings:
     """What a configuration file says, by section and key, nothing judged yet."""
 
     #: the file, or None where there is none
     path: Path | None = None
     #: keys and values by section
-    sections: Mapping[str, Mapping[str, Raw]] = attrs.field(factory=dict)
+    sections: Mapping[str, Mapping[str, Raw]] = values.field(factory=dict)
     #: where each section begins
-    origins: Mapping[str, Origin] = attrs.field(factory=dict)
+    origins: Mapping[str, Origin] = values.field(factory=dict)
 
 
 def read_file(directory: str | Path) -> FileSettings:

@@ -5,26 +5,37 @@ from __future__ import annotations
 import enum
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union
 
-import attrs
-
+from fiber import light_values
 from fiber.config_sources import Raw
 from fiber.exceptions import ConfigError
 from fiber.model.quantity import megabytes
 
-__all__ = ["build", "convert", "parse_cpu", "parse_memory", "render", "settings_of"]
+__all__ = ["build", "convert", "is_required", "parse_cpu", "parse_memory", "render", "settings_of"]
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 
 
-def settings_of(cls: type) -> dict[str, attrs.Attribute[Any]]:
-    """The settings of an attrs class by key; fields with metadata ``{"internal": True}`` are none."""
+def settings_of(cls: type) -> dict[str, Any]:
+    """The settings of a class by key; fields with metadata ``{"internal": True}`` are none.
+
+    Args:
+        cls: made by attrs, as plugins do, or by :mod:`fiber.values`.
+    """
+    if light_values.has(cls):
+        return {f.alias: f for f in light_values.fields(cls) if not f.metadata.get("internal")}
+    # nobody can have made a class by attrs while it is not loaded
+    if "attrs" not in sys.modules and "attr" not in sys.modules:
+        return {}
+    import attrs
+
     if not attrs.has(cls):
         return {}
     return {
@@ -32,6 +43,15 @@ def settings_of(cls: type) -> dict[str, attrs.Attribute[Any]]:
         for attribute in attrs.fields(cls)
         if attribute.init and not attribute.metadata.get("internal")
     }
+
+
+def is_required(setting: Any) -> bool:
+    """True where a setting has no default."""
+    if isinstance(setting, light_values.Field):
+        return setting.is_required
+    import attrs
+
+    return setting.default is attrs.NOTHING
 
 
 def build(
@@ -49,61 +69,61 @@ def build(
         ConfigError: a value does not fit, or a setting without default is missing.
     """
     fields, hints = settings_of(cls), typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, raw in raws.items():
         attribute = fields[key]
         parse = attribute.metadata.get("parse")
         try:
             hint = hints.get(attribute.name, Any)
-            values[key] = parse(raw.value) if parse else convert(raw.value, hint)
+            found[key] = parse(raw.value) if parse else convert(raw.value, hint)
         except (ValueError, TypeError) as error:
             raise _bad(prefix + key, raw, attribute, str(error)) from None
-    missing = [k for k, a in fields.items() if a.default is attrs.NOTHING and k not in values]
+    missing = [k for k, a in fields.items() if is_required(a) and k not in found]
     if missing and not complete:
-        return values
+        return found
     if missing:
         names = ", ".join(prefix + key for key in missing)
         variable = f"FIBER_{prefix}{missing[0]}".upper()
         msg = f"{names} must be set, for example with the environment variable {variable}"
         raise ConfigError(msg)
     try:
-        cls(**values)
+        cls(**found)
     except Exception as error:
         # a secret must not be read in the cause either
-        hidden = any(fields[key].metadata.get("secret") for key in values)
-        raise _blame(cls, values, raws, prefix) from (None if hidden else error)
-    return values
+        hidden = any(fields[key].metadata.get("secret") for key in found)
+        raise _blame(cls, found, raws, prefix) from (None if hidden else error)
+    return found
 
 
 def _blame(
-    cls: type, values: Mapping[str, Any], raws: Mapping[str, Raw], prefix: str
+    cls: type, found: Mapping[str, Any], raws: Mapping[str, Raw], prefix: str
 ) -> ConfigError:
     """The error for values that the class itself refused: of the one key that it refuses alone."""
     fields = settings_of(cls)
 
     def refusal(keys: Sequence[str]) -> str:
         try:
-            cls(**{key: values[key] for key in keys})
+            cls(**{key: found[key] for key in keys})
         except Exception as error:
             return str(error.args[0]) if error.args else repr(error)
         return ""
 
-    required = [key for key in values if fields[key].default is attrs.NOTHING]
+    required = [key for key in found if is_required(fields[key])]
     if required and refusal(required):
         guilty = required if len(required) == 1 else []
         reason = refusal(required)
     else:
-        guilty = [key for key in values if key not in required and refusal([*required, key])]
-        reason = refusal([*required, *guilty[:1]] if guilty else list(values))
+        guilty = [key for key in found if key not in required and refusal([*required, key])]
+        reason = refusal([*required, *guilty[:1]] if guilty else list(found))
     if guilty:
         return _bad(prefix + guilty[0], raws[guilty[0]], fields[guilty[0]], reason)
-    origins = ", ".join(f"{prefix}{key} ({raws[key].origin})" for key in values)
-    if any(fields[key].metadata.get("secret") for key in values):
+    origins = ", ".join(f"{prefix}{key} ({raws[key].origin})" for key in found)
+    if any(fields[key].metadata.get("secret") for key in found):
         reason = "one of them is secret, so no more is shown"
     return ConfigError(f"these values do not go together: {origins}: {reason}")
 
 
-def _bad(key: str, raw: Raw, attribute: attrs.Attribute[Any], allowed: str) -> ConfigError:
+def _bad(key: str, raw: Raw, attribute: Any, allowed: str) -> ConfigError:
     if attribute.metadata.get("secret"):
         return ConfigError(f"bad value (secret, not shown) for {key!r} ({raw.origin})")
     return ConfigError(f"bad value {raw.value!r} for {key!r} ({raw.origin}): {allowed}")

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import Any, TypeVar
 
-import attrs
-
+from fiber import light_values, values
 from fiber.model.quantity import megabytes
 from fiber.model.resource import ResourceRequest
 
@@ -75,24 +74,24 @@ def _megabytes_or_none(value: int | str | None) -> int | None:
     return None if value is None else megabytes(value)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Meta:
     """Hints of one function or class; None and absent kinds mean "not said"."""
 
     #: CPUs, fractions allowed
-    cpu: float | None = attrs.field(default=None, validator=_cpu)
+    cpu: float | None = values.field(default=None, validator=_cpu)
     #: memory in MB
-    memory: int | None = attrs.field(default=None, converter=_megabytes_or_none)
+    memory: int | None = values.field(default=None, converter=_megabytes_or_none)
     #: devices by kind of resource provider
-    devices: Mapping[str, int] = attrs.field(
+    devices: Mapping[str, int] = values.field(
         factory=dict, converter=_copy, validator=_devices, hash=False
     )
     #: image, on backends that run images
-    image: str | None = attrs.field(default=None, validator=_image)
+    image: str | None = values.field(default=None, validator=_image)
     #: False for work that must not run twice
-    retry: bool | None = attrs.field(default=None, validator=_retry)
+    retry: bool | None = values.field(default=None, validator=_retry)
     #: MPI slots of one worker
-    slots: int | None = attrs.field(default=None, validator=_slots)
+    slots: int | None = values.field(default=None, validator=_slots)
 
     @property
     def resources(self) -> ResourceRequest:
@@ -103,11 +102,11 @@ class Meta:
         """These hints with those that ``over`` says on top."""
         said = {
             field.name: value
-            for field in attrs.fields(Meta)
+            for field in light_values.fields(Meta)
             if (value := getattr(over, field.name)) is not None
         }
         said["devices"] = {**self.devices, **over.devices}
-        return attrs.evolve(self, **said)
+        return values.evolve(self, **said)
 
 
 def meta(

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import attrs
+from fiber import values
 
 __all__ = ["KnownBackend", "known_backends"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class KnownBackend:
     """A backend that somebody publishes."""
 
@@ -22,7 +22,7 @@ class KnownBackend:
     #: what to install
     distribution: str
     #: other accepted names
-    aliases: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    aliases: tuple[str, ...] = values.field(default=(), converter=tuple)
 
 
 @functools.cache

@@ -8,9 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-import attrs
-
-from fiber import abc
+from fiber import abc, light_values, values
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
@@ -28,7 +26,7 @@ CORE = "fiber-core"
 _T = TypeVar("_T")
 
 
-@attrs.frozen
+@values.frozen
 class Source:
     """Where a plugin comes from."""
 
@@ -63,7 +61,7 @@ class Source:
         return f"{self.distribution} {self.version}".strip()
 
 
-@attrs.frozen
+@values.frozen
 class BrokenPlugin:
     """A plugin that cannot be used, and why."""
 
@@ -84,7 +82,7 @@ class BrokenPlugin:
         return f"plugin {self.name!r} of {who} is broken and not used: {kind}: {self.error}"
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class InstalledPlugin:
     """One line of ``fiber plugins``."""
 
@@ -174,7 +172,9 @@ def check_backend(info: Any) -> tuple[str, ...]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             msg = f"the backend name {name!r} must be lower-case letters, digits and hyphens"
             raise PluginError(msg)
-    if info.config is not None and not attrs.has(info.config):
+    if info.config is not None and not (
+        light_values.has(info.config) or hasattr(info.config, "__attrs_attrs__")
+    ):
         msg = f"the config of backend {info.name!r} must be an attrs class, got {info.config!r}"
         raise PluginError(msg)
     return (info.name, *info.aliases)

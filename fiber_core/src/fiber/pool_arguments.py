@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from fiber import values
 
 if TYPE_CHECKING:
     from fiber.runtime import Runtime
@@ -46,7 +46,7 @@ def require_positive(name: str, value: Any) -> None:
         raise ValueError(msg)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Wish:
     """What the owner of a workforce was made with, as it was given."""
 

@@ -23,8 +23,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-import attrs
-
+from fiber import values
 from fiber.dispatch.modes import Mode
 from fiber.exceptions import WireError
 from fiber.transport import wire
@@ -45,7 +44,7 @@ CREDITS = 2
 _MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY))
 
 
-@attrs.define(slots=True)
+@values.define
 class Tasks:
     """Head of a TASKS body: the index range of one call that is one entry."""
 
@@ -65,7 +64,7 @@ class Tasks:
         )
 
 
-@attrs.define(slots=True)
+@values.define
 class Done:
     """Head of a DONE body: items [start, stop) of an entry took so many seconds in all."""
 

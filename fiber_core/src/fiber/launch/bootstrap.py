@@ -13,8 +13,7 @@ import time
 import types
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import HandshakeError, StartError, TransportError
 from fiber.launch.modules import ParentFinder
 from fiber.transport import codec
@@ -44,7 +43,7 @@ _ENDS_ARE_OURS = sys.version_info >= (3, 13)
 PATIENCE = 3.0
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Instructions:
     """What a job is told privately; enough to reach its parent and be recognised."""
 
@@ -63,7 +62,7 @@ class Instructions:
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""
-        data = attrs.asdict(self, recurse=False)
+        data = values.asdict(self)
         return json.dumps({**data, "credentials": self.credentials.to_json()}).encode()
 
     @classmethod

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
+from fiber import values
 
 __all__ = ["Group", "find_groups", "own_groups"]
 
 
-@attrs.frozen
+@values.frozen
 class Group:
     """A control group as a folder."""
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from fiber import values
 from fiber.dispatch.master import Dispatcher
 from fiber.exceptions import TerminatedError
 from fiber.launch.child import Child
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 _LOOK = 0.25
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Needs:
     """What the workers of a crew get; crews differ by it."""
 
     #: cpu, memory, devices
-    resources: ResourceRequest = attrs.field(factory=ResourceRequest)
+    resources: ResourceRequest = values.field(factory=ResourceRequest)
     #: image, where the backend runs images
     image: str | None = None
 
@@ -40,7 +39,7 @@ class Needs:
         return self.resources.cpu, self.resources.memory, devices, self.image
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class CrewOptions:
     """What a pool was made with."""
 

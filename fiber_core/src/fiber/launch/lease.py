@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-import attrs
+from fiber import values
 
 __all__ = ["INTERVAL", "LATE", "Expired", "LeaseTable"]
 
@@ -21,7 +21,7 @@ INTERVAL = 1.0
 LATE = 1.0
 
 
-@attrs.frozen
+@values.frozen
 class Expired(Generic[K]):
     """A lease that ran out; it is in the table no more."""
 
@@ -33,7 +33,7 @@ class Expired(Generic[K]):
     is_cut: bool
 
 
-@attrs.define
+@values.define
 class _Lease:
     heard: float
     cut: float | None = None

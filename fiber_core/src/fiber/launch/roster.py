@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
+from fiber import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
@@ -26,7 +25,7 @@ LATE = 1.0
 AGAIN = 5.0
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class Member:
     """One worker process."""
 
@@ -56,21 +55,21 @@ class Member:
     killed_at: float | None = None
 
 
-@attrs.frozen
+@values.frozen
 class Start:
     """Start a job of so many workers."""
 
     count: int
 
 
-@attrs.frozen
+@values.frozen
 class Retire:
     """Have a worker exit once it holds nothing."""
 
     ident: str
 
 
-@attrs.frozen
+@values.frozen
 class Kill:
     """End a worker at once; its whole job where nobody else works in it."""
 
@@ -78,7 +77,7 @@ class Kill:
     whole: bool
 
 
-@attrs.frozen
+@values.frozen
 class GiveUp:
     """No worker can be kept alive."""
 
@@ -86,7 +85,7 @@ class GiveUp:
     cause: BaseException | None
 
 
-@attrs.frozen
+@values.frozen
 class Stop:
     """Everybody is gone and nobody is wished for."""
 
@@ -94,7 +93,7 @@ class Stop:
 Step = Start | Retire | Kill | GiveUp | Stop
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Loss:
     """A worker has ended."""
 

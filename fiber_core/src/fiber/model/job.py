@@ -6,8 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.model.resource import ResourceRequest
 
 
@@ -60,7 +59,7 @@ class ReasonKind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@attrs.frozen
+@values.frozen
 class Reason:
     """A reason with its number where it has one: ``EXIT(7)``, ``SIGNAL(9)``, ``OOM``."""
 
@@ -84,7 +83,7 @@ class Reason:
         return name if self.number is None else f"{name}({self.number})"
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class ProcessStatus:
     """One of the processes that a job's supervisor forked."""
 
@@ -106,7 +105,7 @@ class ProcessStatus:
     peak_memory: int | None = None
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class JobStatus:
     """One observation of a job."""
 
@@ -124,7 +123,7 @@ class JobStatus:
     processes: tuple[ProcessStatus, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Volume:
     """Storage mounted into a job: ``name`` or an absolute host path, at ``path``."""
 
@@ -140,7 +139,7 @@ def _words(argv: Iterable[str]) -> tuple[str, ...]:
     return tuple(argv)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class JobSpec:
     """A job as it is handed to :meth:`fiber.abc.Backend.submit`."""
 
@@ -149,12 +148,12 @@ class JobSpec:
     #: a name for people; backends make a valid and unique one of it
     name: str
     #: the program and its arguments, always usable
-    argv: tuple[str, ...] = attrs.field(converter=_words)
+    argv: tuple[str, ...] = values.field(converter=_words)
     #: ``module:function`` that does what argv does in a Python that has fiber; called in a forked
     #: child as ``function(private, index) -> exit code`` by backends that fork, else unused
     entry: str | None = None
     #: environment on top of what the platform gives (local jobs inherit the submitter's)
-    env: Mapping[str, str] = attrs.field(factory=dict)
+    env: Mapping[str, str] = values.field(factory=dict)
     #: names to remove from an inherited environment
     unset_env: frozenset[str] = frozenset()
     #: working directory, or the platform's own
@@ -162,17 +161,17 @@ class JobSpec:
     #: run secret and first instructions; delivered privately, never in argv, labels or logs.
     #: An argv job finds it where ``FIBER_BOOTSTRAP`` says: ``fd:<n>``, ``stdin``,
     #: ``stdin:<length>`` or ``file:<path>``.
-    private: bytes | None = attrs.field(default=None, repr=False)
+    private: bytes | None = values.field(default=None, repr=False)
     #: what it needs
-    resources: ResourceRequest = attrs.field(factory=ResourceRequest)
+    resources: ResourceRequest = values.field(factory=ResourceRequest)
     #: image, where the backend runs images
     image: str | None = None
     #: processes that the job's supervisor forks, each calling ``entry`` with its index
-    processes: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    processes: int = values.field(default=1, validator=values.ge(1))
     #: mounted storage
     volumes: tuple[Volume, ...] = ()
     #: labels for people and sweeps
-    labels: Mapping[str, str] = attrs.field(factory=dict)
+    labels: Mapping[str, str] = values.field(factory=dict)
     #: True for a job that outlives the program that submitted it (``fiber run`` without -a)
     detached: bool = False
     #: True to prefix each line of output with the job's name on the parent's terminal
@@ -181,7 +180,7 @@ class JobSpec:
     urls: tuple[str, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Job:
     """A submitted job: picklable, plain data, no SDK object."""
 
@@ -194,14 +193,14 @@ class Job:
     #: canonical name of the backend that runs it
     backend: str
     #: what the backend needs to find it again
-    data: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    data: Mapping[str, Any] = values.field(factory=dict, hash=False)
     #: program and arguments, for people; :meth:`~fiber.abc.Backend.list` fills it where it can
-    argv: tuple[str, ...] = attrs.field(default=(), converter=_words, eq=False)
+    argv: tuple[str, ...] = values.field(default=(), converter=_words, eq=False)
     #: when it was accepted, in seconds since the epoch; as ``argv``
-    submitted: float | None = attrs.field(default=None, eq=False)
+    submitted: float | None = values.field(default=None, eq=False)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Capabilities:
     """What works on a backend; what is not declared is refused early with a sentence."""
 
@@ -238,10 +237,10 @@ class Capabilities:
 
     def names(self) -> tuple[str, ...]:
         """The declared ones, sorted."""
-        return tuple(sorted(k for k, v in attrs.asdict(self).items() if v))
+        return tuple(sorted(k for k, v in values.asdict(self).items() if v))
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Capacity:
     """Room for jobs, now; None where the platform cannot tell."""
 
@@ -250,7 +249,7 @@ class Capacity:
     #: memory in MB in all
     memory: int | None = None
     #: free devices by kind
-    devices: Mapping[str, int] = attrs.field(factory=dict)
+    devices: Mapping[str, int] = values.field(factory=dict)
 
 
 class ReachKind(enum.Enum):
@@ -264,7 +263,7 @@ class ReachKind(enum.Enum):
     NONE = "none"
 
 
-@attrs.frozen
+@values.frozen
 class Reach:
     """How a job and its parent meet, and why."""
 
@@ -274,7 +273,7 @@ class Reach:
     why: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Check:
     """One line of ``fiber doctor``."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from fiber import values
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Interface:
     """One network interface of this host with one of its addresses."""
 
@@ -22,7 +22,7 @@ class Interface:
     is_up: bool = True
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Peers:
     """Who will dial the listener that is about to be made."""
 
@@ -35,10 +35,10 @@ class Peers:
     #: settings of the selected backend, its own attrs value
     config: Any = None
     #: the environment of this process
-    environ: Mapping[str, str] = attrs.field(factory=dict)
+    environ: Mapping[str, str] = values.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class ListenAddress:
     """Where to bind and what to tell peers."""
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from fiber import values
 from fiber.model.job import Capabilities
 
 if TYPE_CHECKING:
     from fiber.abc import Backend, ResourceProvider
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class BackendContext:
     """What a backend is given when it is loaded."""
 
     #: the backend's own settings: an instance of its ``BackendInfo.config`` class, or None
     config: Any = None
     #: installed resource providers by kind
-    providers: Mapping[str, ResourceProvider] = attrs.field(factory=dict)
+    providers: Mapping[str, ResourceProvider] = values.field(factory=dict)
     #: the run that this process belongs to; None for commands that only look
     run_id: str | None = None
     #: folder of the run on this host, 0700, made by the core; None for commands that only look
@@ -29,7 +28,7 @@ class BackendContext:
     lease: float | None = None
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class BackendInfo:
     """A backend as its plugin announces it; making this value imports no SDK."""
 
@@ -44,7 +43,7 @@ class BackendInfo:
     #: True for the backend that is used where none was chosen or detected
     default: bool = False
     #: what works on it
-    capabilities: Capabilities = attrs.field(factory=Capabilities)
+    capabilities: Capabilities = values.field(factory=Capabilities)
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
     #: ``[<name>]`` of the configuration file
     config: type | None = None
@@ -54,10 +53,10 @@ class BackendInfo:
     #: machine or one engine: a job whose connection is there does not end for silence alone
     near: bool = False
     #: makes the backend; imports the SDK
-    load: Callable[[BackendContext], Backend] = attrs.field(repr=False)
+    load: Callable[[BackendContext], Backend] = values.field(repr=False)
 
 
-@attrs.frozen
+@values.frozen
 class BackendClaim:
     """A plugin's word that this process runs on its platform."""
 

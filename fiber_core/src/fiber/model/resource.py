@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import attrs
+from fiber import values
 
 _EMPTY: Mapping[str, int] = MappingProxyType({})
 
@@ -15,29 +15,29 @@ def _freeze(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(counts)
 
 
-def _positive_or_none(_: Any, attribute: attrs.Attribute[Any], value: float | None) -> None:
+def _positive_or_none(_: Any, attribute: values.Field, value: float | None) -> None:
     if value is not None and not value > 0:
         msg = f"{attribute.name} must be positive, got {value!r}"
         raise ValueError(msg)
 
 
-def _counts(_: Any, attribute: attrs.Attribute[Any], value: Mapping[str, int]) -> None:
+def _counts(_: Any, attribute: values.Field, value: Mapping[str, int]) -> None:
     for kind, count in value.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             msg = f"{attribute.name}[{kind!r}] must be a whole number of devices, got {count!r}"
             raise ValueError(msg)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class ResourceRequest:
     """What one job asks for; None and absent kinds mean "as much as the platform gives"."""
 
     #: CPUs, fractions allowed
-    cpu: float | None = attrs.field(default=None, validator=_positive_or_none)
+    cpu: float | None = values.field(default=None, validator=_positive_or_none)
     #: memory in MB (2**20 bytes)
-    memory: int | None = attrs.field(default=None, validator=_positive_or_none)
+    memory: int | None = values.field(default=None, validator=_positive_or_none)
     #: devices by kind, for example ``{"gpu": 2}``; kinds are those of the resource providers
-    devices: Mapping[str, int] = attrs.field(factory=dict, converter=_freeze, validator=_counts)
+    devices: Mapping[str, int] = values.field(factory=dict, converter=_freeze, validator=_counts)
 
     @property
     def is_empty(self) -> bool:
@@ -45,7 +45,7 @@ class ResourceRequest:
         return self.cpu is None and self.memory is None and not any(self.devices.values())
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Device:
     """One device that a provider's probe found on a host."""
 
@@ -61,7 +61,7 @@ class Device:
     memory: int | None = None
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Allocation:
     """Devices granted to one job until it ends."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fiber import values
 from fiber.model.job import Reason
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Attempt:
     """One death of a worker while a task was alone on it."""
 

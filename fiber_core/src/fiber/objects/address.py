@@ -6,7 +6,7 @@ import enum
 import re
 from typing import Any
 
-import attrs
+from fiber import values
 
 # a URL with the name of the realm whose credentials its listener asks for
 _REALM = re.compile(r"([0-9a-f]{16})@")
@@ -41,7 +41,7 @@ class Kind(enum.IntEnum):
     TASKS = 12
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class LaneShape:
     """One lane of an object."""
 
@@ -55,7 +55,7 @@ class LaneShape:
     max_bytes: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Shape:
     """What an object is made of."""
 
@@ -88,7 +88,7 @@ def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
     return Shape(name="pipe", ends=2, lanes=(there, back) if kind is Kind.PIPE else (there,))
 
 
-@attrs.frozen
+@values.frozen
 class Address:
     """What is pickled in place of an object."""
 

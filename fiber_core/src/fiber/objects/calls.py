@@ -17,8 +17,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import WireError
 from fiber.objects import protocol
 from fiber.objects.address import Address
@@ -58,7 +57,7 @@ _ANSWERS = {int(answer): answer for answer in Answer}
 Outcome: TypeAlias = tuple[Answer, Item]
 
 
-@attrs.frozen
+@values.frozen
 class Made:
     """A managed object that a call made, held for the caller already."""
 

@@ -6,8 +6,7 @@ import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import WireError
 from fiber.objects import items, progress, protocol
 from fiber.objects.address import Kind
@@ -46,16 +45,16 @@ if TYPE_CHECKING:
 GRACE = 0.005
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class _PeerRequest(Request):
-    peer: Peer = attrs.field(kw_only=True)
+    peer: Peer = values.field(kw_only=True)
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class _PeerOffer(Offer):
-    peer: Peer = attrs.field(kw_only=True)
+    peer: Peer = values.field(kw_only=True)
     #: True where the writer waits for the outcome
-    is_call: bool = attrs.field(default=False, kw_only=True)
+    is_call: bool = values.field(default=False, kw_only=True)
 
 
 class Channel(Shared):

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import TypeAlias
 
-import attrs
-
+from fiber import values
 from fiber.objects.items import Item
 from fiber.objects.protocol import Mode
 
@@ -15,7 +14,7 @@ from fiber.objects.protocol import Mode
 _PATIENCE = 20
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Request:
     """A reader that wants items; a subclass may say where they go."""
 
@@ -37,7 +36,7 @@ class Request:
         return not self.kept and self.mode is not Mode.STANDING
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Offer:
     """Items that a writer wants in; a subclass may say whom to tell."""
 
@@ -50,7 +49,7 @@ class Offer:
     patience: int = _PATIENCE
 
 
-@attrs.frozen
+@values.frozen
 class Give:
     """Answer a request; for a reader ``first`` numbers the items."""
 
@@ -61,75 +60,75 @@ class Give:
     kept: bool = False
 
 
-@attrs.frozen
+@values.frozen
 class Nothing:
     """Answer a request: there is nothing now."""
 
     request: Request
 
 
-@attrs.frozen
+@values.frozen
 class Ready:
     """Answer a request: there is something for whoever asks for it first."""
 
     request: Request
 
 
-@attrs.frozen
+@values.frozen
 class Unready:
     """Tell who was told otherwise that there is nothing now."""
 
     request: Request
 
 
-@attrs.frozen
+@values.frozen
 class End:
     """Answer a request: there is nothing and never will be."""
 
     request: Request
 
 
-@attrs.frozen
+@values.frozen
 class Accepted:
     """Answer an offer: all of it is in."""
 
     offer: Offer
 
 
-@attrs.frozen
+@values.frozen
 class Refused:
     """Answer an offer: there was no room."""
 
     offer: Offer
 
 
-@attrs.frozen
+@values.frozen
 class Broken:
     """Answer an offer: nobody reads."""
 
     offer: Offer
 
 
-@attrs.frozen
+@values.frozen
 class Recall:
     """Ask a reader to give back what it has not handed out."""
 
     reader: Hashable
 
 
-@attrs.frozen
+@values.frozen
 class Revoke:
     """Ask a writer to give up the room that was set aside for it."""
 
     writer: Hashable
 
 
-@attrs.frozen
+@values.frozen
 class Watch:
     """Call :meth:`Lane.overdue` in a moment."""
 
 
-@attrs.frozen
+@values.frozen
 class Drop:
     """Items that nobody will get; let go of what they hold."""
 

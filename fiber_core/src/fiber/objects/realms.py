@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from multiprocessing import AuthenticationError, current_process
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import PeerLostError
 from fiber.model import ListenAddress
 from fiber.objects import places
@@ -220,7 +219,7 @@ class Realms:
         if realm is None:
             # that which its endpoint made, if any, is not known to all processes of the run
             return self._node.credentials.derived(), hello
-        return realm.credentials, attrs.evolve(hello, ident=self.ident)
+        return realm.credentials, values.evolve(hello, ident=self.ident)
 
     def release(self, places: Iterable[str]) -> list[Client]:
         """The connections to one process, which are used no more and are the caller's to close."""
@@ -235,7 +234,7 @@ class Realms:
             self.shut(endpoint)
 
 
-@attrs.frozen
+@values.frozen
 class Introduced:
     """An address with its realm's credentials, for the private ways of a run."""
 

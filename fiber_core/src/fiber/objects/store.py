@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from fiber import runtime
+from fiber import runtime, values
 from fiber.exceptions import PeerLostError
 from fiber.objects import progress
 from fiber.objects.address import Address, Kind, realm_of
@@ -221,7 +219,7 @@ class Store:
         way = self._ways.get(address.ident)
         if way is None or way in address.urls:
             return address
-        return attrs.evolve(address, urls=(way, *address.urls))
+        return values.evolve(address, urls=(way, *address.urls))
 
     def _is_own(self, ident: str) -> bool:
         return ident == self.ident or (self._realms is not None and ident == self._realms.ident)

@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import WireError
 from fiber.objects import progress, protocol
 from fiber.objects.address import Kind
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from fiber.objects.store import Store
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class _Joiner:
     """Somebody who waits until all tasks are done."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-import attrs
-
+from fiber import values
 from fiber.objects.items import Item
 from fiber.objects.orders import Offer, Request
 from fiber.objects.protocol import Outcome, Word
@@ -25,11 +24,11 @@ def pass_gate(gate: threading.Lock, timeout: float | None) -> bool:
     return gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Waiter(Request):
     """A thread of the owner that wants an item."""
 
-    gate: threading.Lock = attrs.field(factory=_shut)
+    gate: threading.Lock = values.field(factory=_shut)
     answer: Word | None = None
     item: Item | None = None
 
@@ -39,11 +38,11 @@ class Waiter(Request):
         self.gate.release()
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Bidder(Offer):
     """A thread of the owner that has an item and waits for room."""
 
-    gate: threading.Lock = attrs.field(factory=_shut)
+    gate: threading.Lock = values.field(factory=_shut)
     outcome: Outcome | None = None
 
     def settle(self, outcome: Outcome) -> None:

@@ -7,23 +7,20 @@ items ``[start, stop)`` of one call, made of whole units, that was given to one 
 
 from __future__ import annotations
 
-import attrs
-
+from fiber import values
 from fiber.model.task import Attempt
 
 
-@attrs.frozen
+@values.frozen
 class CallAdded:
     """A caller wants ``count`` items done."""
 
     #: unique among the calls of this table
     call: int
     #: items known so far
-    count: int = attrs.field(validator=attrs.validators.ge(0))
+    count: int = values.field(validator=values.ge(0))
     #: items of one unit; None lets the measured duration decide
-    chunksize: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
+    chunksize: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
     #: False for at most once: what a lost worker had is reported and never run again
     retry: bool = True
     #: False while more items may come
@@ -32,19 +29,19 @@ class CallAdded:
     kind: str | None = None
 
 
-@attrs.frozen
+@values.frozen
 class ItemsAdded:
     """A call that is not closed grew."""
 
     #: the call
     call: int
     #: how many items more
-    count: int = attrs.field(validator=attrs.validators.ge(0))
+    count: int = values.field(validator=values.ge(0))
     #: True where these were the last
     closed: bool = False
 
 
-@attrs.frozen
+@values.frozen
 class CallDropped:
     """The caller gave up: what is queued is forgotten, later results are dropped."""
 
@@ -52,7 +49,7 @@ class CallDropped:
     call: int
 
 
-@attrs.frozen
+@values.frozen
 class ItemsWithdrawn:
     """The caller wants these whole units no more: those that were not dispatched never will be."""
 
@@ -64,29 +61,27 @@ class ItemsWithdrawn:
     stop: int
 
 
-@attrs.frozen
+@values.frozen
 class WorkerJoined:
     """A worker is up."""
 
     #: its name, never used twice
     worker: str
     #: units it may be given in its life (``maxtasksperchild``), or None
-    quota: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
+    quota: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
 
 
-@attrs.frozen
+@values.frozen
 class WorkerAsked:
     """A worker can take more entries; it never has more than two on the way or in hand."""
 
     #: the worker
     worker: str
     #: how many more
-    credits: int = attrs.field(default=1, validator=attrs.validators.ge(0))
+    credits: int = values.field(default=1, validator=values.ge(0))
 
 
-@attrs.frozen
+@values.frozen
 class UnitsDone:
     """Items ``[start, stop)`` of an entry have results; reports of one entry come in order."""
 
@@ -102,7 +97,7 @@ class UnitsDone:
     seconds: float
 
 
-@attrs.frozen
+@values.frozen
 class WorkerLost:
     """A worker is gone, for whatever reason."""
 
@@ -114,7 +109,7 @@ class WorkerLost:
     counts: bool = True
 
 
-@attrs.frozen
+@values.frozen
 class WorkerDraining:
     """A worker gets nothing more, and is retired once it holds nothing."""
 
@@ -122,7 +117,7 @@ class WorkerDraining:
     worker: str
 
 
-@attrs.frozen
+@values.frozen
 class RevokeAnswered:
     """A worker will do its entry up to ``kept_stop`` and hands back the rest."""
 
@@ -134,17 +129,17 @@ class RevokeAnswered:
     kept_stop: int
 
 
-@attrs.frozen
+@values.frozen
 class SizeObserved:
     """The arguments of a call were pickled."""
 
     #: the call
     call: int
     #: mean size of one item
-    bytes_per_item: float = attrs.field(validator=attrs.validators.ge(0))
+    bytes_per_item: float = values.field(validator=values.ge(0))
 
 
-@attrs.frozen
+@values.frozen
 class Tick:
     """Time passed; due at :meth:`~fiber.pending.table.PendingTable.next_deadline`."""
 

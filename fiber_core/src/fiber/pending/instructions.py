@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fiber import values
 from fiber.model.task import Attempt
 
 
-@attrs.frozen
+@values.frozen
 class Dispatch:
     """Send an entry to a worker; one of its credits is used up."""
 
@@ -25,7 +24,7 @@ class Dispatch:
     chunk: int
 
 
-@attrs.frozen
+@values.frozen
 class Revoke:
     """Ask a worker to hand back what it has not begun of an entry."""
 
@@ -35,7 +34,7 @@ class Revoke:
     entry: int
 
 
-@attrs.frozen
+@values.frozen
 class Accept:
     """These results are the first for their items: keep them. What is not accepted is dropped."""
 
@@ -47,7 +46,7 @@ class Accept:
     stop: int
 
 
-@attrs.frozen
+@values.frozen
 class Abandon:
     """These items are given up."""
 
@@ -61,7 +60,7 @@ class Abandon:
     attempts: tuple[Attempt, ...]
 
 
-@attrs.frozen
+@values.frozen
 class Withdraw:
     """These items were withdrawn in time: nobody will run them."""
 
@@ -73,7 +72,7 @@ class Withdraw:
     stop: int
 
 
-@attrs.frozen
+@values.frozen
 class Requeue:
     """These items of a lost worker will run again (for information)."""
 
@@ -85,7 +84,7 @@ class Requeue:
     stop: int
 
 
-@attrs.frozen
+@values.frozen
 class Retire:
     """Tell a worker to exit: it holds nothing and gets nothing more."""
 
@@ -93,7 +92,7 @@ class Retire:
     worker: str
 
 
-@attrs.frozen
+@values.frozen
 class CallDone:
     """Every item of a closed call was accepted, abandoned or withdrawn."""
 

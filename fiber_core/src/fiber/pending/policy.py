@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import attrs
+from fiber import values
 
-_at_least_one = attrs.validators.ge(1)
-_positive = attrs.validators.gt(0.0)
+_at_least_one = values.ge(1)
+_positive = values.gt(0.0)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class RetryPolicy:
     """How often a unit of work may kill the worker it is alone on."""
 
     #: deaths after which the unit is given up
-    max_attempts: int = attrs.field(default=3, validator=_at_least_one)
+    max_attempts: int = values.field(default=3, validator=_at_least_one)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class BatchPolicy:
     """How much one worker is given at a time."""
 
     #: seconds of work that one entry aims at; tasks of 1 ms cost 200 µs of CPU each in entries of
     #: this size, 500 in entries of a fifth, and the last entries shrink by themselves
-    target: float = attrs.field(default=0.008, validator=_positive)
+    target: float = values.field(default=0.008, validator=_positive)
     #: units in one entry at most
-    max_units: int = attrs.field(default=4096, validator=_at_least_one)
+    max_units: int = values.field(default=4096, validator=_at_least_one)
     #: bytes of arguments in one entry at most, where their size was observed
-    max_bytes: int = attrs.field(default=1 << 20, validator=_at_least_one)
+    max_bytes: int = values.field(default=1 << 20, validator=_at_least_one)
     #: a worker holds a second entry only while 95 of 100 units take less than these seconds
-    second_below: float = attrs.field(default=0.150, validator=_positive)
+    second_below: float = values.field(default=0.150, validator=_positive)
     #: and units longer than this only while there are more than enough for everybody, so that
     #: none of the last ones waits behind another
-    spread_from: float = attrs.field(default=0.010, validator=_positive)
+    spread_from: float = values.field(default=0.010, validator=_positive)
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class RevokePolicy:
     """When work that waits behind a slow unit is asked back for an idle worker."""
 
     #: seconds that the unit in front must have run at least
-    floor: float = attrs.field(default=0.05, validator=_positive)
+    floor: float = values.field(default=0.05, validator=_positive)
     #: and how many times the mean of its call
-    factor: float = attrs.field(default=5.0, validator=_positive)
+    factor: float = values.field(default=5.0, validator=_positive)
     #: seconds after which an unanswered revoke lets the work go elsewhere as well
-    patience: float = attrs.field(default=0.1, validator=_positive)
+    patience: float = values.field(default=0.1, validator=_positive)

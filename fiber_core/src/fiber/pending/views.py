@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fiber import values
 from fiber.pending.calls import Call
 from fiber.pending.workers import Entry, Worker
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class HeldView:
     """An entry on a worker."""
 
@@ -26,7 +25,7 @@ class HeldView:
     is_suspect: bool
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class CallView:
     """A call that is not over."""
 
@@ -51,7 +50,7 @@ class CallView:
         return self.finished / self.count if self.count else 1.0
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class WorkerView:
     """A worker."""
 
@@ -67,7 +66,7 @@ class WorkerView:
     held: tuple[HeldView, ...]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Snapshot:
     """The whole table at one moment."""
 

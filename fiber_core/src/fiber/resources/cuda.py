@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
+from fiber import values
 
 __all__ = ["Gpu", "visible"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Gpu:
     """One GPU, or one instance of a partitioned one, as NVIDIA's software tells it."""
 

@@ -12,8 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-import attrs
-
+from fiber import values
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
@@ -86,7 +85,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(error, file=sys.stderr)
         return 1
     if "--json" in argv:
-        print(json.dumps([attrs.asdict(gpu) for gpu in gpus]))
+        print(json.dumps([values.asdict(gpu) for gpu in gpus]))
     else:
         for gpu in gpus:
             memory = "" if gpu.memory is None else f", {gpu.memory} MB"

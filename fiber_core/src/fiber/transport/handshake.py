@@ -24,8 +24,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber._version import __version__
 from fiber.exceptions import HandshakeError
 from fiber.transport import wire
@@ -34,7 +33,7 @@ from fiber.transport.identity import Credentials
 _NONCE = 32
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Hello:
     """Who a process says it is, and what it runs."""
 
@@ -154,7 +153,7 @@ class Dialler:
         self._mine = hello
         self._nonce = secrets.token_bytes(_NONCE)
         self._hello = json.dumps(
-            {**attrs.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
+            {**values.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
         ).encode()
         #: the listener, once it has welcomed us
         self.peer: Hello | None = None
@@ -235,4 +234,4 @@ class Listener:
         if why is not None:
             return wire.Kind.REFUSE, json.dumps({"why": why}).encode()
         self.peer = self._theirs
-        return wire.Kind.WELCOME, json.dumps(attrs.asdict(self._mine)).encode()
+        return wire.Kind.WELCOME, json.dumps(values.asdict(self._mine)).encode()

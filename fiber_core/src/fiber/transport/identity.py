@@ -13,26 +13,26 @@ import hmac
 import secrets
 from typing import Any
 
-import attrs
+from fiber import values
 
 # of the group that P-256 is
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Credentials:
     """What only the processes of one run know. Never shown by ``repr``, never in argv or logs."""
 
     #: the run, eight hexadecimal digits; sixteen where it is derived from an authkey
     run_id: str
     #: 32 random bytes, proved by HMAC before anything is unpickled
-    key: bytes = attrs.field(repr=False)
+    key: bytes = values.field(repr=False)
     #: PEM certificate of the run, made when its first TLS listener is
-    certificate: str | None = attrs.field(default=None, repr=False)
+    certificate: str | None = values.field(default=None, repr=False)
     #: PEM private key of that certificate
-    private_key: str | None = attrs.field(default=None, repr=False)
+    private_key: str | None = values.field(default=None, repr=False)
     #: what that key is derived from, for programs that share no more than an authkey
-    seed: bytes | None = attrs.field(default=None, repr=False)
+    seed: bytes | None = values.field(default=None, repr=False)
 
     @classmethod
     def new(cls) -> Credentials:
@@ -56,12 +56,12 @@ class Credentials:
         if self.certificate is not None:
             return self
         certificate, private_key = _self_signed(self.seed)
-        return attrs.evolve(self, certificate=certificate, private_key=private_key)
+        return values.evolve(self, certificate=certificate, private_key=private_key)
 
     def derived(self) -> Credentials:
         """The same run with a certificate that any of its processes can make, from the key."""
         seed = _expand(self.key, b"certificate", 40)
-        return attrs.evolve(self, certificate=None, private_key=None, seed=seed)
+        return values.evolve(self, certificate=None, private_key=None, seed=seed)
 
     def to_json(self) -> dict[str, Any]:
         """For the private bootstrap of a job."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import attrs
+from fiber import values
 
 log = logging.getLogger("fiber")
 
@@ -21,7 +21,7 @@ log = logging.getLogger("fiber")
 _LONGEST = 60.0
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class Timer:
     """A call at a time; :meth:`cancel` it from any thread."""
 
@@ -33,7 +33,7 @@ class Timer:
         self.action = None
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class _Interest:
     """What to call for a descriptor."""
 

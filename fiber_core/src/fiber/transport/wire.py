@@ -26,8 +26,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import WireError
 
 VERSION = 1
@@ -76,7 +75,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 _HANDSHAKE = frozenset({Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.REFUSE})
 
 
-@attrs.define(slots=True)
+@values.define
 class Message:
     """A whole message as it was received."""
 
@@ -90,7 +89,7 @@ class Message:
     body: memoryview
 
 
-@attrs.define(slots=True)
+@values.define
 class Frame:
     """One parsed frame."""
 

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import attrs
-
+from fiber import values
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
 from fiber.launch.cpus import cpu_count, memory_total
@@ -259,7 +258,7 @@ class LocalBackend(Backend):
 
 def _plain(spec: JobSpec) -> JobSpec:
     """The spec with plain containers only, as the supervisor's protocol has them."""
-    return attrs.evolve(
+    return values.evolve(
         spec,
         argv=tuple(map(str, spec.argv)),
         env={str(key): str(value) for key, value in spec.env.items()},

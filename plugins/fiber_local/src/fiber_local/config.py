@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-import attrs
+from fiber import values
 
 __all__ = ["LocalConfig"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class LocalConfig:
     """What ``FIBER_LOCAL_<KEY>`` and the section ``[local]`` can set."""
 
@@ -20,4 +20,4 @@ class LocalConfig:
     #: modules that the fork server imports once, so that every worker has them at no cost
     preload: tuple[str, ...] = ()
     #: seconds without jobs after which the fork server ends; the next job starts it again
-    idle_exit: float = attrs.field(default=1.0, validator=attrs.validators.ge(0.0))
+    idle_exit: float = values.field(default=1.0, validator=values.ge(0.0))

@@ -8,8 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import attrs
-
+from fiber import values
 from fiber.launch.cgroups import Group, own_groups
 from fiber.model import ResourceRequest
 
@@ -22,7 +21,7 @@ _LEAST_QUOTA = 1_000
 _PREFIX = "fiber-"
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class Confinement:
     """The groups of one job."""
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import attrs
-
+from fiber import values
 from fiber.launch.supervisor import kernel
 from fiber.launch.supervisor.inherited import Inheritance, inherit
 from fiber.launch.supervisor.verdict import NOT_STARTED
@@ -24,7 +23,7 @@ from fiber.launch.supervisor.verdict import NOT_STARTED
 __all__ = ["ChildPlan", "become"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class ChildPlan:
     """All that a child needs to know; made before the fork."""
 
@@ -41,11 +40,11 @@ class ChildPlan:
     #: program and arguments
     argv: Sequence[str]
     #: the whole environment
-    environ: Mapping[str, str] = attrs.field(repr=False)
+    environ: Mapping[str, str] = values.field(repr=False)
     #: working directory
     cwd: str
     #: for the entry function, or for a descriptor of the program's
-    private: bytes | None = attrs.field(repr=False)
+    private: bytes | None = values.field(repr=False)
     #: files to write this process's id to, before it allocates anything: control groups
     groups: Sequence[str] = ()
     #: granted devices with the pickled provider of their kind

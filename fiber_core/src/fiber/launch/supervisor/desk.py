@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import ResourceError, WireError
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.channel import Channel
@@ -93,7 +92,7 @@ class Desk:
             if self._closed:
                 continue
             launch = self._waiting.pop(allocation.job_id)
-            self._runner.start(attrs.evolve(launch, grants=self._devices.grants(allocation)))
+            self._runner.start(values.evolve(launch, grants=self._devices.grants(allocation)))
         self._answer_endings()
 
     def _answer_endings(self) -> None:
@@ -148,12 +147,12 @@ class Desk:
             self._hold(channel, message, launch)
             return
         if allocation is not None:
-            launch = attrs.evolve(launch, grants=self._devices.grants(allocation))
+            launch = values.evolve(launch, grants=self._devices.grants(allocation))
         self._table.add(job_id, owner=channel.owner, processes=spec.processes)
         self._runner.start(launch)
 
     def _hold(self, channel: Channel, message: messages.Submit, launch: Launch) -> None:
-        self._waiting[launch.job_id] = attrs.evolve(launch, accepted=True)
+        self._waiting[launch.job_id] = values.evolve(launch, accepted=True)
         self._table.add(
             launch.job_id,
             owner=channel.owner,

@@ -9,8 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.launch.pids import is_same
 from fiber.launch.supervisor.jobs import combine
 from fiber.launch.supervisor.journal import JOURNAL
@@ -21,7 +20,7 @@ __all__ = ["History", "JournaledJob", "read_ids", "read_journal"]
 _ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
 
 
-@attrs.define(kw_only=True)
+@values.define(kw_only=True)
 class JournaledJob:
     """A job as its journal tells of it."""
 
@@ -46,7 +45,7 @@ class JournaledJob:
     #: its processes as last written down
     processes: list[ProcessStatus]
     #: start times by process id
-    start_times: dict[int, float | None] = attrs.field(factory=dict)
+    start_times: dict[int, float | None] = values.field(factory=dict)
 
     def living(self) -> tuple[int, ...]:
         """Process ids of it that live and are the ones written down."""
@@ -84,7 +83,7 @@ class JournaledJob:
 
 
 def _lost(process: ProcessStatus) -> ProcessStatus:
-    return attrs.evolve(
+    return values.evolve(
         process,
         state=JobState.FAILED,
         reason=Reason(ReasonKind.NODE_LOST),
@@ -168,7 +167,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
     elif event["event"] == "ended":
         kind = event["reason"]
         job.ended = event["time"]
-        job.processes[index] = attrs.evolve(
+        job.processes[index] = values.evolve(
             job.processes[index],
             state=JobState(event["state"]),
             reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),

@@ -6,12 +6,12 @@ import os
 import socket
 import threading
 
-import attrs
+from fiber import values
 
 __all__ = ["Inheritance", "claim_channel", "inherit", "inherited_channel", "release_channel"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Inheritance:
     """The channel of a forked process and where it comes from."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.launch.supervisor.verdict import Verdict, signal_name
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -16,7 +15,7 @@ __all__ = ["JobEntry", "JobTable", "Owner", "combine"]
 Owner = tuple[str, int] | None
 
 
-@attrs.define(kw_only=True)
+@values.define(kw_only=True)
 class JobEntry:
     """One job."""
 
@@ -31,7 +30,7 @@ class JobEntry:
     #: True where it could not be started: it ends unheard
     refused: bool = False
     #: signals that were sent to it: its end by one of them is no surprise
-    asked: set[int] = attrs.field(factory=set)
+    asked: set[int] = values.field(factory=set)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -87,7 +86,7 @@ class JobTable:
         """A process of a job was forked."""
         entry = self._jobs[job_id]
         entry.waiting = ""
-        entry.processes[index] = attrs.evolve(
+        entry.processes[index] = values.evolve(
             entry.processes[index], state=JobState.RUNNING, pid=pid
         )
         self._by_pid[pid] = (job_id, index)
@@ -128,7 +127,7 @@ class JobTable:
         entry = self._jobs[job_id]
         entry.waiting = ""
         entry.processes = [
-            attrs.evolve(
+            values.evolve(
                 process,
                 state=verdict.state,
                 reason=verdict.reason,
@@ -169,7 +168,7 @@ class JobTable:
         before = entry.processes[place[1]]
         if before.state.is_terminal:
             return None
-        after = attrs.evolve(before, **changes)
+        after = values.evolve(before, **changes)
         entry.processes[place[1]] = after
         return None if after == before else entry
 

@@ -7,8 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-import attrs
-
+from fiber import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = ["accepted", "kill", "lost"]
@@ -40,7 +39,7 @@ def lost(status: JobStatus, message: str) -> JobStatus:
     processes = tuple(
         process
         if process.state.is_terminal
-        else attrs.evolve(
+        else values.evolve(
             process,
             state=JobState.FAILED,
             reason=reason,
@@ -49,7 +48,7 @@ def lost(status: JobStatus, message: str) -> JobStatus:
         )
         for process in status.processes
     )
-    return attrs.evolve(
+    return values.evolve(
         status,
         state=JobState.FAILED,
         reason=reason,

@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-import attrs
+from fiber import values
 
 __all__ = ["Change", "Ended", "kill_group", "reap", "signal_process"]
 
 
-@attrs.frozen
+@values.frozen
 class Change:
     """A child was stopped by a signal, or runs again."""
 
@@ -22,7 +22,7 @@ class Change:
     stopped_by: int | None
 
 
-@attrs.frozen
+@values.frozen
 class Ended:
     """A child ended and is no more."""
 

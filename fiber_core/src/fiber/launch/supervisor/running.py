@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
-
+from fiber import values
 from fiber.launch.supervisor.cgroup import Confinement
 from fiber.launch.supervisor.devices import Grant
 from fiber.launch.supervisor.jobs import Owner
@@ -18,7 +17,7 @@ from fiber.model import JobSpec
 __all__ = ["Launch", "RunningJob", "RunningProcess"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Launch:
     """A job that is to be started."""
 
@@ -27,7 +26,7 @@ class Launch:
     #: what was asked for
     spec: JobSpec
     #: the whole environment of its processes
-    environ: Mapping[str, str] = attrs.field(repr=False)
+    environ: Mapping[str, str] = values.field(repr=False)
     #: their working directory
     cwd: str
     #: who asked
@@ -40,7 +39,7 @@ class Launch:
     accepted: bool = False
 
 
-@attrs.define(kw_only=True)
+@values.define(kw_only=True)
 class RunningProcess:
     """A process that was forked."""
 
@@ -58,7 +57,7 @@ class RunningProcess:
     failure: str = ""
 
 
-@attrs.define(kw_only=True)
+@values.define(kw_only=True)
 class RunningJob:
     """A job of which something was started."""
 
@@ -67,7 +66,7 @@ class RunningJob:
     #: where its output is kept
     log: LogFile
     #: its processes by index, as far as they were forked
-    processes: dict[int, RunningProcess] = attrs.field(factory=dict)
+    processes: dict[int, RunningProcess] = values.field(factory=dict)
     #: True once its submitter was told that it runs
     answered: bool = False
     #: why it could not be started, to be told once nothing is left of it

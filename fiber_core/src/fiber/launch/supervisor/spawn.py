@@ -8,8 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-import attrs
-
+from fiber import values
 from fiber.launch.supervisor.child import ChildPlan
 from fiber.launch.supervisor.descriptors import Descriptors
 
@@ -28,7 +27,7 @@ class InChild(BaseException):
         self.plan = plan
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Spawned:
     """A process as its supervisor sees it; the descriptors are owned and non-blocking."""
 

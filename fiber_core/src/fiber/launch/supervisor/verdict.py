@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import attrs
-
+from fiber import values
 from fiber.model import JobState, Reason, ReasonKind
 
 __all__ = ["NOT_STARTED", "Verdict", "ended_early", "judge", "not_started", "signal_name"]
@@ -17,7 +16,7 @@ NOT_STARTED = 127
 _MB = 1 << 20
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Verdict:
     """How a process ended."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-import attrs
+from fiber import values
 
 #: bytes that tell that memory is the right one
 MARK = 16
@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 Folder: TypeAlias = Callable[[], Path]
 
 
-@attrs.frozen
+@values.frozen
 class Place:
     """How a process on the same host finds memory."""
 

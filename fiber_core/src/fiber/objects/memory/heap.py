@@ -6,8 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-import attrs
-
+from fiber import values
 from fiber.objects.memory.arena import HEAD, Arena, Folder
 from fiber.objects.memory.ranges import Ranges
 
@@ -21,7 +20,7 @@ _SHARED = 2**18
 _LARGEST = 2**15
 
 
-@attrs.frozen(eq=False)
+@values.frozen(eq=False)
 class Block:
     """A part of an arena."""
 

@@ -7,8 +7,7 @@ import sys
 import weakref
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.objects.memory.instances import CType
 
 # what all simple types are; the stubs have no public name for it
@@ -24,7 +23,7 @@ _POINTERS: tuple[Any, ...] = tuple(
 _ADDRESSES = "zZO"
 
 
-@attrs.frozen
+@values.frozen
 class Field:
     """One field of a structure or union."""
 
@@ -55,7 +54,7 @@ def fields(ctype: CType) -> dict[str, Field]:
                 found[name] = Field(name, part, begin, size, bool(bits))
                 if name in anonymous:
                     for inner in fields(part).values():
-                        moved = attrs.evolve(inner, begin=begin + inner.begin)
+                        moved = values.evolve(inner, begin=begin + inner.begin)
                         found.setdefault(inner.name, moved)
     return found
 

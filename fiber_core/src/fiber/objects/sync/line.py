@@ -6,8 +6,7 @@ import enum
 from collections.abc import Hashable
 from typing import TypeAlias
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import WireError
 
 
@@ -34,7 +33,7 @@ class Verdict(enum.IntEnum):
 TAKEN = frozenset({Verdict.YES, Verdict.INHERITED})
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Request:
     """Somebody wants something and waits; a subclass may say whom to tell."""
 
@@ -44,7 +43,7 @@ class Request:
     number: int = 0
 
 
-@attrs.frozen
+@values.frozen
 class Answer:
     """Tell who waits."""
 

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import PeerLostError
 from fiber.objects.address import Address
 from fiber.objects.owner import Owner, bare
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from fiber.objects.store import Store
 
 
-@attrs.frozen
+@values.frozen
 class Told:
     """What the owner answered."""
 

@@ -6,8 +6,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
-
+from fiber import values
 from fiber.objects.address import Kind
 from fiber.objects.protocol import read
 from fiber.objects.shared import Shared
@@ -38,11 +37,11 @@ class Machine(Protocol):
         """A process died."""
 
 
-@attrs.define(eq=False, slots=True)
+@values.define(eq=False)
 class Waiter(Request):
     """A thread of the owner that waits."""
 
-    gate: threading.Lock = attrs.field(factory=threading.Lock)
+    gate: threading.Lock = values.field(factory=threading.Lock)
     answer: Answer | None = None
 
     def __attrs_post_init__(self) -> None:

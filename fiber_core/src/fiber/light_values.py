@@ -1,0 +1,350 @@
+"""Classes of values that are made at once: what attrs does, without its code until it is asked for.
+
+A program's first result waits for every class that it imports on the way, and an attrs class takes
+up to a millisecond to make, attrs itself another forty classes. Here a class shares its methods
+with all others, and only its ``__init__`` is made for it, at the first instance. What knows attrs
+knows these classes: ``attrs.fields``, ``attrs.evolve`` and ``attrs.asdict`` work on them.
+
+Annotations must be text, so a module needs ``from __future__ import annotations``; methods of a
+class must not use ``super()`` without arguments.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda decorator: decorator
+
+
+__all__ = [
+    "NOTHING",
+    "Field",
+    "asdict",
+    "define",
+    "evolve",
+    "field",
+    "fields",
+    "frozen",
+    "ge",
+    "gt",
+]
+__all__ += ["has", "optional"]
+
+T = TypeVar("T")
+Validator = Callable[[Any, Any, Any], None]
+#: stands where a field has no default
+NOTHING: Any = type("NOTHING", (), {"__repr__": lambda _: "NOTHING", "__slots__": ()})()
+_NO_METADATA: Mapping[Any, Any] = {}
+_set = object.__setattr__
+
+
+class Field:
+    """What is known of one field; it has the names that an ``attrs.Attribute`` has."""
+
+    __slots__ = (
+        "converter",
+        "default",
+        "eq",
+        "factory",
+        "hash",
+        "kw_only",
+        "metadata",
+        "name",
+        "repr",
+        "validator",
+    )
+
+    def __init__(self, default: Any = NOTHING, factory: Callable[[], Any] | None = None) -> None:
+        self.name = ""
+        self.default = default
+        self.factory = factory
+        self.converter: Callable[[Any], Any] | None = None
+        self.validator: Validator | None = None
+        self.repr = self.eq = True
+        self.hash: bool | None = None
+        self.kw_only = False
+        self.metadata = _NO_METADATA
+
+    @property
+    def alias(self) -> str:
+        """What the argument of ``__init__`` is called."""
+        return self.name.lstrip("_")
+
+    @property
+    def is_required(self) -> bool:
+        """True where it has no default."""
+        return self.default is NOTHING and self.factory is None
+
+
+def field(
+    *,
+    default: Any = NOTHING,
+    factory: Callable[[], Any] | None = None,
+    converter: Callable[[Any], Any] | None = None,
+    validator: Validator | None = None,
+    repr: bool = True,  # noqa: A002 - attrs' names
+    eq: bool = True,
+    hash: bool | None = None,  # noqa: A002
+    kw_only: bool = False,
+    metadata: Mapping[Any, Any] = _NO_METADATA,
+) -> Any:
+    """A field that is more than a name and a default; arguments as those of ``attrs.field``."""
+    made = Field(default, factory)
+    made.converter, made.validator, made.metadata = converter, validator, metadata
+    made.repr, made.eq, made.hash, made.kw_only = repr, eq, hash, kw_only
+    return made
+
+
+def frozen(cls: Any = None, *, kw_only: bool = False, eq: bool = True) -> Any:
+    """A class of values that never change, as ``attrs.frozen`` makes it."""
+    if cls is None:
+        return lambda cls: _build(cls, kw_only=kw_only, eq=eq, is_frozen=True)
+    return _build(cls, kw_only=kw_only, eq=eq, is_frozen=True)
+
+
+def define(cls: Any = None, *, kw_only: bool = False, eq: bool = True) -> Any:
+    """A class of records whose fields may be set, as ``attrs.define`` makes it."""
+    if cls is None:
+        return lambda cls: _build(cls, kw_only=kw_only, eq=eq, is_frozen=False)
+    return _build(cls, kw_only=kw_only, eq=eq, is_frozen=False)
+
+
+def has(cls: type) -> bool:
+    """True for a class made here."""
+    return "_fields_" in vars(cls)
+
+
+def fields(cls: type) -> tuple[Field, ...]:
+    """The fields of a class made here, in order."""
+    return cast("tuple[Field, ...]", cls._fields_)  # type: ignore[attr-defined]
+
+
+def evolve(value: T, **changes: Any) -> T:
+    """Another value with some fields changed."""
+    for each in fields(type(value)):
+        changes.setdefault(each.alias, getattr(value, each.name))
+    return type(value)(**changes)
+
+
+def asdict(value: Any) -> dict[str, Any]:
+    """The fields by name; values within are left as they are."""
+    return {each.name: getattr(value, each.name) for each in fields(type(value))}
+
+
+def ge(least: float) -> Validator:
+    """Refuse what is less."""
+
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        if not value >= least:
+            msg = f"{attribute.name!r} must be >= {least}: {value!r}"
+            raise ValueError(msg)
+
+    return check
+
+
+def gt(bound: float) -> Validator:
+    """Refuse what is not more."""
+
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        if not value > bound:
+            msg = f"{attribute.name!r} must be > {bound}: {value!r}"
+            raise ValueError(msg)
+
+    return check
+
+
+def le(most: float) -> Validator:
+    """Refuse what is more."""
+
+    def check(_: Any, attribute: Any, value: Any) -> None:
+        if not value <= most:
+            msg = f"{attribute.name!r} must be <= {most}: {value!r}"
+            raise ValueError(msg)
+
+    return check
+
+
+def and_(*validators: Validator) -> Validator:
+    """Refuse what any of them refuses."""
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        for validator in validators:
+            validator(instance, attribute, value)
+
+    return check
+
+
+def optional(validator: Validator) -> Validator:
+    """Let None pass."""
+
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if value is not None:
+            validator(instance, attribute, value)
+
+    return check
+
+
+# -- making a class ---------------------------------------------------------------------------------
+
+
+def _build(cls: type, *, kw_only: bool, eq: bool, is_frozen: bool) -> type:
+    space = dict(vars(cls))
+    space.pop("__dict__", None)
+    space.pop("__weakref__", None)
+    inherited = next((fields(base) for base in cls.__mro__[1:] if has(base)), ())
+    own = []
+    for name, annotation in cls.__annotations__.items():
+        if annotation.startswith("ClassVar"):
+            continue
+        given = space.pop(name, NOTHING)
+        made = given if isinstance(given, Field) else Field(given)
+        made.name = name
+        made.kw_only = made.kw_only or kw_only
+        own.append(made)
+    every = (*inherited, *own)
+    room = () if any(hasattr(base, "__weakref__") for base in cls.__bases__) else ("__weakref__",)
+    space["__slots__"] = (*(each.name for each in own), *room)
+    space["_fields_"] = every
+    space["__match_args__"] = tuple(each.name for each in every if not each.kw_only)
+    space["__attrs_attrs__"] = _Attributes()
+    for name, method in _METHODS.items():
+        space.setdefault(name, method)
+    if eq:
+        space["_key_"] = _getter([each.name for each in every if each.eq])
+        hashed = [f.name for f in every if (f.eq if f.hash is None else f.hash)]
+        space["_hash_key_"] = _getter(hashed)
+        space.setdefault("__eq__", _eq)
+        # as attrs has it: what compares by value and may change has no hash
+        space["__hash__"] = space.get("__hash__") or (_hash if is_frozen else None)
+    if is_frozen:
+        space["__setattr__"] = _refuse_to_set
+        space["__delattr__"] = _refuse_to_delete
+    made_class = type(cls)(cls.__name__, cls.__bases__, space)
+    if "__init__" not in space:
+        made_class.__init__ = _first_init(made_class, is_frozen)  # type: ignore[misc]
+    return made_class
+
+
+def _getter(names: list[str]) -> Callable[[Any], Any]:
+    return operator.attrgetter(*names) if names else staticmethod(lambda _: ())
+
+
+def _first_init(cls: Any, is_frozen: bool) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        made = cls.__init__ = _make_init(cls, is_frozen)
+        made(self, *args, **kwargs)
+
+    return __init__
+
+
+def _make_init(cls: Any, is_frozen: bool) -> Any:
+    """``__init__`` as one would write it by hand."""
+    scope: dict[str, Any] = {"_set": _set, "_nothing": NOTHING}
+    positional, keywords, checks = ["self"], list[str](), list[str]()
+    body: list[str] = []
+    for number, each in enumerate(fields(cls)):
+        argument = value = each.alias
+        parameter = argument
+        if each.factory is not None:
+            parameter += "=_nothing"
+            scope[f"_factory{number}"] = each.factory
+            body.append(f"if {argument} is _nothing: {argument} = _factory{number}()")
+        elif each.default is not NOTHING:
+            scope[f"_default{number}"] = each.default
+            parameter += f"=_default{number}"
+        (keywords if each.kw_only else positional).append(parameter)
+        if each.converter is not None:
+            scope[f"_converter{number}"] = each.converter
+            value = f"_converter{number}({value})"
+        body.append(
+            f"_set(self, {each.name!r}, {value})" if is_frozen else f"self.{each.name} = {value}"
+        )
+        if each.validator is not None:
+            scope[f"_validator{number}"], scope[f"_field{number}"] = each.validator, each
+            checks.append(f"_validator{number}(self, _field{number}, self.{each.name})")
+    if hasattr(cls, "__attrs_post_init__"):
+        checks.append("self.__attrs_post_init__()")
+    star = ["*"] if keywords else []
+    lines = [f"def __init__({', '.join([*positional, *star, *keywords])}):"]
+    lines += [f"    {line}" for line in (*body, *checks)] or ["    pass"]
+    exec("\n".join(lines), scope)  # noqa: S102 - the names are those of the class
+    made = scope["__init__"]
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__module__ = cls.__module__
+    return made
+
+
+class _Attributes:
+    """Makes what attrs knows a class by, when attrs asks for it."""
+
+    def __get__(self, _: object, cls: Any) -> Any:
+        import attrs
+
+        def given(each: Field) -> Any:
+            default = each.default if each.default is not NOTHING else attrs.NOTHING
+            if each.factory is not None:
+                default = attrs.Factory(each.factory)
+            return attrs.field(default=default, kw_only=True, metadata=dict(each.metadata))
+
+        twin = attrs.make_class(cls.__name__, {each.name: given(each) for each in fields(cls)})
+        cls.__attrs_attrs__ = twin.__attrs_attrs__  # type: ignore[attr-defined]
+        return cls.__attrs_attrs__
+
+
+def _eq(self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return self._key_(self) == self._key_(other)
+
+
+def _hash(self: Any) -> int:
+    return hash((self.__class__, self._hash_key_(self)))
+
+
+def _repr(self: Any) -> str:
+    shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(type(self)) if f.repr)
+    return f"{type(self).__qualname__.rsplit('>.', 1)[-1]}({', '.join(shown)})"
+
+
+def _get_state(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, each.name) for each in fields(type(self)))
+
+
+def _set_state(self: Any, state: tuple[Any, ...]) -> None:
+    for each, value in zip(fields(type(self)), state, strict=True):
+        _set(self, each.name, value)
+
+
+def _refuse_to_set(self: Any, name: str, _: Any) -> None:
+    raise _frozen_error(self, name)
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    raise _frozen_error(self, name)
+
+
+def _frozen_error(value: object, name: str) -> AttributeError:
+    # whoever catches attrs' own class, which takes no words, has imported it
+    known = sys.modules.get("attr.exceptions")
+    if known is not None:
+        error: AttributeError = known.FrozenInstanceError()
+        return error
+    return AttributeError(
+        f"{name!r} of a {type(value).__name__} never changes; evolve() makes another"
+    )
+
+
+_METHODS = {
+    "__repr__": _repr,
+    "__getstate__": _get_state,
+    "__setstate__": _set_state,
+    "__replace__": evolve,
+}

@@ -1,0 +1,45 @@
+"""How classes of values are made: by attrs for whoever reads types, and without it at run time.
+
+See :mod:`fiber.light_values`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attrs import NOTHING, asdict, define, evolve, field, frozen
+    from attrs import Attribute as AnyField
+    from attrs.validators import and_, ge, gt, le, optional
+
+    Field = AnyField[Any]
+else:
+    from fiber.light_values import (
+        NOTHING,
+        Field,
+        and_,
+        asdict,
+        define,
+        evolve,
+        field,
+        frozen,
+        ge,
+        gt,
+        le,
+        optional,
+    )
+
+__all__ = [
+    "NOTHING",
+    "Field",
+    "and_",
+    "asdict",
+    "define",
+    "evolve",
+    "field",
+    "frozen",
+    "ge",
+    "gt",
+    "le",
+    "optional",
+]
