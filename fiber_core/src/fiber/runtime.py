@@ -325,7 +325,7 @@ class Runtime:
             if self._clients is None:
                 from fiber.transport.clients import Clients
 
-                self._clients = Clients(self._connect)
+                self._clients = Clients(self._connect, getattr(self.instructions, "forwards", {}))
             clients = self._clients
         return clients.get(url)
 

@@ -67,6 +67,7 @@ class FakeRuntime:
     run_id = "0123abcd"
     ident = "master"
     closing = False
+    lease = 30.0
 
     def __init__(self, folder):
         self.directory = folder
@@ -329,10 +330,15 @@ class TestSignals:
         child.terminate()
         assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
 
-    def test_where_processes_cannot_be_told_apart_it_is_the_platforms(self, launcher, runtime):
+    def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, runtime):
         runtime.info = BackendInfo(name="fake", load=lambda _: None)
-        launcher.launch(Process()).terminate()
-        assert runtime.backend.calls == [("terminate", "1")]
+        launcher = Launcher(runtime)
+        child = launcher.launch(Process())
+        child.terminate()
+        child.kill()
+        assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
+        runtime.backend.told.put(None)
+        launcher.close()
 
     def test_kill_is_the_whole_job(self, launcher, runtime):
         launcher.launch(Process(), processes=2).kill()

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from fiber import values
@@ -59,6 +60,12 @@ class Instructions:
     processes: int
     #: largest frame of this run
     max_frame: int
+    #: seconds for which a parent that does not answer is dialled again
+    patience: float = PATIENCE
+    #: True where the job does not see the parent's files
+    elsewhere: bool = False
+    #: what to dial in place of addresses that this host cannot reach
+    forwards: Mapping[str, str] = values.field(factory=dict)
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""
@@ -96,7 +103,7 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
         StartError: none answers; the last error is its cause.
         HandshakeError: it refused us.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + instructions.patience
     while True:
         failure: TransportError | None = None
         for url in instructions.urls:

@@ -171,8 +171,8 @@ class Child:
             self._on_status(self, status)
 
     def never_came(self, why: str) -> None:
-        """It runs and did not say hello in time; it is about to be killed."""
-        self._failure = why
+        """It could not come up, or did not in time; the first word on it counts."""
+        self._failure = self._failure or why
 
     def on_release(self, action: Callable[[], Any]) -> None:
         """Have ``action`` called when it has ended: what its pickle held alive is let go."""

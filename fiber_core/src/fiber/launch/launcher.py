@@ -24,6 +24,7 @@ from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
 if TYPE_CHECKING:
+    from fiber.launch.overseer import Overseer
     from fiber.model import Job
     from fiber.runtime import Runtime
     from fiber.transport.endpoint import Peer
@@ -48,6 +49,7 @@ class Launcher:
         self._thread: threading.Thread | None = None
         self._preloads = preloads.Teller(runtime.backend)
         self._program = Program()
+        self._overseer = _overseer(runtime, self)
         runtime.endpoint.serve(0, self)
         _refuse_stdlib_connections()
 
@@ -106,7 +108,11 @@ class Launcher:
             processes=processes,
             log_prefix=self._runtime.config.log_prefix,
             labels={"process": process.name, "parent": self._runtime.ident},
+            urls=instructions.urls,
         )
+        if self._overseer is not None:
+            spec = self._overseer.supervised(spec, instructions)
+            self._overseer.expect(child)
         with self._lock:
             self._children[ident] = child
             for index in range(processes):
@@ -132,7 +138,7 @@ class Launcher:
                         self._by_job[job.id] = child
                     return
             for status in early:
-                self._changed(job, child, status)
+                self._observed(job, child, status)
 
     def _default_image(self) -> str | None:
         # the setting is no matter where nothing runs in images
@@ -161,6 +167,9 @@ class Launcher:
 
     def on_message(self, peer: Peer, message: wire.Message) -> None:
         """Hand a child its process object."""
+        if self._overseer is not None and self._overseer.knows(peer.ident):
+            self._overseer.on_message(peer, message)
+            return
         if message.kind is not Kind.CALL:
             return
         if len(message.body):
@@ -189,7 +198,9 @@ class Launcher:
         peer.send(Kind.REPLY, 0, message.id, [json.dumps(found).encode()])
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """The backend's events tell how a child ended; nothing to do."""
+        """The backend's events tell how a child ended; those of remote jobs have more to say."""
+        if self._overseer is not None:
+            self._overseer.on_peer_lost(peer)
 
     # -- events
 
@@ -208,7 +219,7 @@ class Launcher:
                     if child is None:
                         self._early.setdefault(job.id, []).append(status)
                         continue
-                self._changed(job, child, status)
+                self._observed(job, child, status)
         except Exception:
             if not runtime.closing:
                 log.exception("fiber: the backend's events ended; children are lost from sight")
@@ -219,6 +230,15 @@ class Launcher:
                 children = list(self._children.values())
             for child in children:
                 self._changed(child.job, child, ORPHANED)
+
+    def _observed(self, job: Job, child: Child, status: JobStatus) -> None:
+        found = status if self._overseer is None else self._overseer.observed(child, status)
+        if found is not None:
+            self._changed(job, child, found)
+
+    def reported(self, child: Child, status: JobStatus) -> None:
+        """A child's supervisor, or its silence, tells of it."""
+        self._changed(child.job, child, status)
 
     def _changed(self, job: Job | None, child: Child, status: JobStatus) -> None:
         previous = child.status
@@ -270,6 +290,8 @@ class Launcher:
             # one that was killed while it had listeners of its own could not remove its socket
             ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
             rundir.remove_socket(self._runtime.directory, ident)
+        if self._overseer is not None:
+            self._overseer.forget(child)
         child.release()
 
     def _cancel_timer(self, child: Child) -> None:
@@ -286,22 +308,28 @@ class Launcher:
 
     def signal(self, child: Child, index: int, signum: int) -> None:
         """A signal to one of the child's processes."""
-        if child.job is not None:
+        if child.job is None:
+            return
+        if self._overseer is None:
             self._runtime.backend.signal(child.job, index, int(signum))
+        else:
+            self._overseer.signal(child, index, signum)
 
     def terminate(self, child: Child) -> None:
         """SIGTERM to the child's processes."""
         if child.job is None:
             return
-        if self._runtime.info.capabilities.fork:
+        if self._overseer is None:
             for index in range(child.processes):
                 self.signal(child, index, signal.SIGTERM)
-        else:
+        elif not self._overseer.signal(child, None, signal.SIGTERM):
             self._runtime.backend.terminate(child.job)
 
     def kill(self, child: Child) -> None:
         """End the child and all its processes at once."""
-        if child.job is not None:
+        if child.job is None:
+            return
+        if self._overseer is None or not self._overseer.kill(child):
             self._runtime.backend.kill(child.job)
 
     def alive(self) -> list[Child]:
@@ -314,6 +342,15 @@ class Launcher:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+
+def _overseer(runtime: Runtime, launcher: Launcher) -> Overseer | None:
+    if runtime.info.capabilities.fork:
+        # the backend forks, and is the supervisor itself
+        return None
+    from fiber.launch.overseer import Overseer
+
+    return Overseer(runtime, launcher.reported)
 
 
 def _refuse_stdlib_connections() -> None:

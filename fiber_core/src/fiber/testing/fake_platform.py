@@ -33,6 +33,9 @@ class FakePlatform:
         devices: devices that jobs can be granted.
     """
 
+    #: of the backend that its jobs are of
+    name = "fake"
+
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         #: False makes every question raise BackendUnavailableError
         self.available = True
@@ -100,7 +103,7 @@ class FakePlatform:
                 id=f"fake-{next(self._numbers)}",
                 name=spec.name,
                 run_id=spec.run_id,
-                backend="fake",
+                backend=self.name,
                 data={"host": _HOST},
                 argv=spec.argv,
                 submitted=time.time(),
@@ -216,6 +219,22 @@ class FakePlatform:
             self.ask()
             return dict(self._allocator.free())
 
+    # -- how it starts programs
+
+    def environment(self, spec: JobSpec) -> dict[str, str]:
+        """The whole environment of a job."""
+        environ = {k: v for k, v in os.environ.items() if k not in spec.unset_env}
+        environ.pop("FIBER_BOOTSTRAP", None)
+        return {**environ, **spec.env}
+
+    def program(self, spec: JobSpec, index: int) -> Sequence[str]:
+        """What one of its processes runs."""
+        return spec.argv if spec.entry is None else python_entry(spec.entry, index)
+
+    def folder(self, spec: JobSpec) -> str | None:
+        """Where it runs."""
+        return spec.cwd
+
     # -- within
 
     def _find(self, job: Job) -> FakeJob:
@@ -277,15 +296,12 @@ class FakeJob:
         """Start its processes."""
         self.was_started = True
         spec = self.spec
-        environ = {k: v for k, v in os.environ.items() if k not in spec.unset_env}
-        environ.pop("FIBER_BOOTSTRAP", None)
-        environ |= spec.env
+        environ = self._platform.environment(spec)
         for kind in spec.resources.devices:
             environ |= self._providers[kind].environment(allocation.of_kind(kind))
         for process in self._processes:
-            index = process.status.index
-            argv = spec.argv if spec.entry is None else python_entry(spec.entry, index)
-            process.start(argv, environ, spec.cwd, spec.private)
+            argv = self._platform.program(spec, process.status.index)
+            process.start(argv, environ, self._platform.folder(spec), spec.private)
 
     def terminate(self, grace: float) -> None:
         """SIGTERM now, and SIGKILL to what is left after the grace."""

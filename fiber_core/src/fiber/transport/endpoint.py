@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber.exceptions import HandshakeError, TransportError, WireError
@@ -62,6 +62,8 @@ class Endpoint:
         self._complaints: set[object] = set()
         self._closed = False
         self._lock = threading.Lock()
+        #: called, on the handler thread, with who was refused for its versions and what it was told
+        self.on_refused: Callable[[str, str], None] = lambda _ident, _why: None
         #: the realm whose processes come here; None where they are of this run
         self.realm: str | None = None
         #: what peers dial, one URL for each :meth:`listen`
@@ -184,6 +186,7 @@ class Endpoint:
         self._complain(peer, error)
         peer.gone()
         if peer.refused:
+            self.on_refused(peer.claimed, peer.why_refused)
             # it goes by itself once it has read why
             self._reactor.call_later(_REFUSAL, peer.close)
         else:

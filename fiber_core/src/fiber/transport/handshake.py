@@ -203,6 +203,8 @@ class Listener:
         self._nonce_dialler = b""
         #: the dialler, once it has proved itself
         self.peer: Hello | None = None
+        #: who was refused after its proof, and why
+        self.refusal = "", ""
 
     def receive(self, frame: wire.Frame) -> tuple[wire.Kind, bytes]:
         """Take one frame; return the answer. After a REFUSE the pipe is to be closed.
@@ -232,6 +234,7 @@ class Listener:
             raise HandshakeError(msg)
         why = disagreement(self._mine, self._theirs)
         if why is not None:
+            self.refusal = self._theirs.ident, why
             return wire.Kind.REFUSE, json.dumps({"why": why}).encode()
         self.peer = self._theirs
         return wire.Kind.WELCOME, json.dumps(values.asdict(self._mine)).encode()

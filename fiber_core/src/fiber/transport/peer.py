@@ -60,6 +60,8 @@ class Peer:
         self._deadline: Timer | None = None
         #: True once it proved itself and was told that it cannot be worked with
         self.refused = False
+        #: who it said it is, and what it was told, where it was refused
+        self.claimed = self.why_refused = ""
         #: who it is; None until it has proved it
         self.hello: Hello | None = None
         #: False once its pipe is closed
@@ -144,6 +146,7 @@ class Peer:
         self._endpoint.transmit(self._carrier, self._pipe, head, [body])
         if kind is Kind.REFUSE:
             self.refused = True
+            self.claimed, self.why_refused = self._listener.refusal
             msg = f"refused a peer: {body.decode()}"
             raise HandshakeError(msg)
         self.hello = self._listener.peer

@@ -18,13 +18,13 @@ from fiber.launch.supervisor.protocol import HEADER, Decoder
 from fiber.launch.supervisor.server import Server
 from fiber.launch.supervisor.spawn import InChild
 
-__all__ = ["main"]
+__all__ = ["fill_standard_descriptors", "main", "raise_descriptor_limit"]
 
 
 def main(descriptor: int) -> NoReturn:
     """Be a supervisor on this channel, then end the process."""
     os.set_inheritable(descriptor, False)
-    _fill_standard_descriptors()
+    fill_standard_descriptors()
     options = _read_options(descriptor)
     if options.detached and os.fork():
         # the starter waits for the first of the two only
@@ -32,7 +32,7 @@ def main(descriptor: int) -> NoReturn:
     if options.detached:
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
-    limit = _raise_descriptor_limit()
+    limit = raise_descriptor_limit()
     failures = preload(options.preload)
     try:
         os.set_blocking(descriptor, False)
@@ -79,7 +79,8 @@ def _exactly(descriptor: int, size: int) -> bytes:
     return data
 
 
-def _fill_standard_descriptors() -> None:
+def fill_standard_descriptors() -> None:
+    """Open what is closed of the three standard descriptors."""
     # where one is closed, the next pipe would get its number and be taken for standard output
     for number in range(3):
         try:
@@ -106,7 +107,7 @@ def _leave_terminal(run_directory: str) -> None:
     os.close(log)
 
 
-def _raise_descriptor_limit() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the soft limit to the hard one; returns what it was."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

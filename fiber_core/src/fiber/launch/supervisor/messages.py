@@ -63,6 +63,10 @@ class SupervisorOptions(NamedTuple):
     remove_directory: bool = False
     #: last lines of output that a process's status carries
     tail: int = 20
+    #: True to keep what jobs write in the run directory
+    keeps_logs: bool = True
+    #: True to give forked processes a channel for jobs of their own
+    offers_channels: bool = True
 
 
 # -- requests: each has a number, unique on its channel, and gets one reply with that number -------

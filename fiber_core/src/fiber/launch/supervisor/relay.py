@@ -25,13 +25,13 @@ class LogFile:
     """The log of one job, made when its first byte is written.
 
     Args:
-        path: where it is.
+        path: where it is; None where none is kept.
         descriptors: owns its descriptor.
         on_failure: called once with a sentence when it cannot be written.
     """
 
     def __init__(
-        self, path: Path, descriptors: Descriptors, on_failure: Callable[[str], None]
+        self, path: Path | None, descriptors: Descriptors, on_failure: Callable[[str], None]
     ) -> None:
         self._path = path
         self._descriptors = descriptors
@@ -41,7 +41,7 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append bytes; a failure stops this file and nothing else."""
-        if not data or self._broken:
+        if not data or self._broken or self._path is None:
             return
         try:
             if self._descriptor is None:

@@ -49,6 +49,7 @@ class JobRunner:
         on_process_end: called with the owner key of a process that has ended.
         on_job_end: called with the id of a job that is no more.
         on_notice: called with sentences for people.
+        confiner: enforces limits of memory and CPU time.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JobRunner:
         on_process_end: Callable[[Owner], None],
         on_job_end: Callable[[str], None],
         on_notice: Callable[[str], None],
+        confiner: Confiner | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
@@ -83,7 +85,7 @@ class JobRunner:
         self._relays: set[Relay] = set()
         self._removing: set[Confinement] = set()
         self._pid = os.getpid()
-        self._confiner = Confiner()
+        self._confiner = Confiner() if confiner is None else confiner
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -95,10 +97,9 @@ class JobRunner:
     def start(self, launch: Launch) -> None:
         """Fork the processes of a job that the table has already."""
         spec = launch.spec
+        path = Path(self._options.run_directory, "logs", f"{launch.job_id}.log")
         log = LogFile(
-            Path(self._options.run_directory, "logs", f"{launch.job_id}.log"),
-            self._descriptors,
-            self._on_notice,
+            path if self._options.keeps_logs else None, self._descriptors, self._on_notice
         )
         confinement, warnings = self._confiner.confine(launch.job_id, spec.resources)
         running = RunningJob(
@@ -142,7 +143,8 @@ class JobRunner:
                 channel=channel,
             )
 
-        spawned = spawn(plan, self._descriptors, channel=entry is not None)
+        channel = entry is not None and self._options.offers_channels
+        spawned = spawn(plan, self._descriptors, channel=channel)
         tail = LineTail(self._options.tail)
         process = RunningProcess(index=index, spawned=spawned, tail=tail, relays=[])
         running.processes[index] = process

@@ -1,0 +1,65 @@
+"""The first process of a remote job: reads its orders, forks, supervises, ends as its first process did."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from fiber.exceptions import FiberError
+from fiber.launch.bootstrap import PRELOAD
+from fiber.launch.job.orders import REACH, Orders
+from fiber.launch.job.server import JobServer
+from fiber.launch.private import read_private
+from fiber.launch.supervisor import kernel
+from fiber.launch.supervisor.child import become
+from fiber.launch.supervisor.main import fill_standard_descriptors, raise_descriptor_limit
+from fiber.launch.supervisor.preload import preload
+from fiber.launch.supervisor.spawn import InChild
+
+__all__ = ["REFUSED", "main"]
+
+#: exit code of a job that never came to do anything
+REFUSED = 126
+#: what the system calls this process
+_TITLE = "fiber-job"
+# imported before the fork, for all processes; it opens nothing
+_TRANSPORT = ("fiber.transport.dialling",)
+
+
+def main() -> int:
+    """Be the supervisor; return the exit code for engines that see nothing else."""
+    fill_standard_descriptors()
+    try:
+        orders = Orders.decode(read_private()).by_way_of(os.environ.pop(REACH, ""))
+    except FiberError as error:
+        return refuse(str(error))
+    except (ValueError, TypeError, KeyError) as error:
+        return refuse(f"the instructions of this job make no sense to this fiber: {error!r}")
+    kernel.set_title(_TITLE)
+    limit = raise_descriptor_limit()
+    unix = orders.instructions.urls[0].startswith("unix:")
+    preload((*PRELOAD, *(() if unix else _TRANSPORT)))
+    server = JobServer(orders, descriptor_limit=limit)
+    try:
+        server.serve()
+    except InChild as child:
+        plan = child.plan
+        server.leave_child()
+    else:
+        return _code(server)
+    del server
+    become(plan)
+
+
+def refuse(words: str) -> int:
+    """Say why nothing was done."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
+    return REFUSED
+
+
+def _code(server: JobServer) -> int:
+    if server.refusal:
+        return refuse(server.refusal)
+    code = server.exit_code
+    return 128 - code if code < 0 else code

@@ -1,0 +1,331 @@
+"""A job's supervisor at work: its processes, its signals, its parent and their lease."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import time
+
+import attrs
+
+from fiber.launch.job import worker
+from fiber.launch.job.confining import JobConfiner
+from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
+from fiber.launch.job.orders import GRACE, Orders, supervisor_ident
+from fiber.launch.lease import INTERVAL, LeaseTable
+from fiber.launch.supervisor import kernel, messages, orphans
+from fiber.launch.supervisor.descriptors import Descriptors
+from fiber.launch.supervisor.environment import environment
+from fiber.launch.supervisor.jobs import JobEntry, JobTable
+from fiber.launch.supervisor.journal import Journal
+from fiber.launch.supervisor.loop import Loop
+from fiber.launch.supervisor.messages import SupervisorOptions
+from fiber.launch.supervisor.runner import JobRunner
+from fiber.launch.supervisor.running import Launch
+from fiber.launch.supervisor.sink import Sink
+from fiber.model import JobSpec, ResourceRequest
+from fiber.transport.handshake import Hello
+from fiber.transport.link import Link
+
+__all__ = ["JobServer"]
+
+#: seconds that a parent which has not been reached yet is dialled, at least
+_FIRST = 10.0
+#: seconds that the last report may take to arrive, while there is a connection
+_FAREWELL = 3.0
+#: seconds without a byte taken after which a terminal or engine is left behind at the end
+_LAST_PATIENCE = 2.0
+_PARENT = "parent"
+
+
+class JobServer:
+    """The supervisor of one job.
+
+    Args:
+        orders: what it was told.
+        descriptor_limit: soft limit of open files that processes are to have.
+    """
+
+    def __init__(self, orders: Orders, *, descriptor_limit: int | None = None) -> None:
+        told = orders.instructions
+        self._orders = orders
+        self._ident = told.ident
+        #: why nothing was done, where that is so
+        self.refusal = ""
+        #: of the first process, minus the signal
+        self.exit_code = 0
+        self._loop = Loop()
+        self._descriptors = Descriptors()
+        host = platform.node()
+        self._table = JobTable(host)
+        # on the host of the parent the folder is the run's own
+        self._directory = tempfile.mkdtemp(prefix=f"fiber-{told.credentials.run_id}-")
+        sinks = tuple(
+            Sink(number, self._loop, self._descriptors, self._resume) for number in (1, 2)
+        )
+        self._sinks = sinks
+        self._runner = JobRunner(
+            SupervisorOptions(
+                run_id=told.credentials.run_id,
+                run_directory=self._directory,
+                master=None,
+                host=host,
+                keeps_logs=False,
+                offers_channels=False,
+            ),
+            loop=self._loop,
+            descriptors=self._descriptors,
+            table=self._table,
+            # never opened: who wants to know is told
+            journal=Journal(self._directory, self._notice),
+            sinks=sinks,
+            descriptor_limit=descriptor_limit,
+            on_changed=self._on_changed,
+            on_channel=lambda _owner, descriptor: os.close(descriptor),
+            on_process_end=lambda _owner: None,
+            on_job_end=lambda _job: None,
+            on_notice=self._notice,
+            confiner=JobConfiner(enforce=orders.confine),
+        )
+        self._gate: worker.Gate | None = None
+        self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
+        self._line = Line(told.urls, self._connect, self._on_news)
+        self._status: messages.StatusChanged | None = None
+        self._connected = False
+        self._met = False
+        self._over = False
+        self._received = False
+        self._why_lost = "it did not answer"
+
+    def serve(self) -> None:
+        """Start the processes, and see to them until all have ended.
+
+        Raises:
+            InChild: in each forked child.
+        """
+        kernel.adopt_orphans()
+        self._listen_to_signals()
+        self._start_processes()
+        # from here on no fork: the line opens sockets
+        self._pass_signals_on()
+        reader, self._bell = self._descriptors.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(self._bell, False)
+        self._loop.on_readable(reader, lambda: self._take_news(reader))
+        self._line.start()
+        self._loop.call_later(INTERVAL, self._look)
+        self._loop.call_later(max(_FIRST, self._orders.lease), self._give_up_meeting)
+        while not self._over:
+            self._loop.turn()
+        self._end()
+
+    def leave_child(self) -> None:
+        """In a forked child: close everything that is the supervisor's."""
+        signal.set_wakeup_fd(-1)
+        for sink in self._sinks:
+            sink.detach()
+        self._loop.close()
+        self._descriptors.close_all()
+
+    # -- processes ------------------------------------------------------------------------------
+
+    def _start_processes(self) -> None:
+        orders = self._orders
+        told = orders.instructions
+        here = attrs.evolve(told, directory=self._directory, patience=max(_FIRST, orders.lease))
+        spec = JobSpec(
+            run_id=told.credentials.run_id,
+            name=orders.name,
+            argv=(),
+            entry=worker.ENTRY,
+            private=here.encode(),
+            resources=ResourceRequest(cpu=orders.cpu, memory=orders.memory),
+            processes=told.processes,
+        )
+        self._gate = worker.Gate.current = worker.Gate()
+        self._table.add(self._ident, owner=None, processes=told.processes)
+        launch = Launch(
+            job_id=self._ident,
+            spec=spec,
+            environ=environment(os.environ, spec),
+            cwd=_folder(),
+            owner=None,
+            answer=self._on_started,
+        )
+        self._runner.start(launch)
+        worker.Gate.current = None
+
+    def _on_started(self, refusal: str, warnings: tuple[str, ...]) -> None:
+        if refusal:
+            self.refusal = refusal
+            self._over = True
+        for warning in warnings:
+            self._notice(f"{self._orders.name}: {warning}")
+
+    def _on_changed(self, entry: JobEntry) -> None:
+        status = self._table.status(entry.id)
+        self._status = messages.StatusChanged(job_id=entry.id, status=status)
+        if not status.state.is_terminal:
+            if self._connected:
+                self._line.tell(self._status)
+            return
+        self.exit_code = status.exit_code or 0
+        # once the runner is done with it
+        self._loop.call_later(0, self._farewell)
+
+    def _resume(self) -> None:
+        self._runner.resume_output()
+
+    def _terminate(self, grace: float) -> None:
+        entry = self._table.get(self._ident)
+        if entry is not None:
+            self._runner.terminate(entry, grace)
+
+    def _notice(self, words: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
+
+    # -- signals --------------------------------------------------------------------------------
+
+    def _listen_to_signals(self) -> None:
+        reader, writer = self._descriptors.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            # the handler does nothing: what counts is the byte that the interpreter writes
+            signal.signal(signum, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+        def on_signal() -> None:
+            with contextlib.suppress(BlockingIOError):
+                for signum in os.read(reader, 4096):
+                    if signum != signal.SIGCHLD:
+                        self._signal(None, signum)
+            self._runner.reap()
+
+        self._loop.on_readable(reader, on_signal)
+
+    def _pass_signals_on(self) -> None:
+        # after the fork, so that processes have them as the system has
+        for signum in worker.PASSED_ON:
+            signal.signal(signum, lambda *_: None)
+        # the end of the terminal or connection that started this is no end of its work
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def _signal(self, index: int | None, signum: int, *, group: bool = False) -> None:
+        entry = self._table.get(self._ident)
+        if entry is not None:
+            self._runner.signal(entry, index, signum, group=group)
+
+    # -- the parent -----------------------------------------------------------------------------
+
+    def _connect(self, url: str) -> Link:
+        told = self._orders.instructions
+        hello = Hello.mine(supervisor_ident(told.ident))
+        return Link(url, told.credentials, hello, max_frame=told.max_frame)
+
+    def _on_news(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._bell, b"n")
+
+    def _take_news(self, reader: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 4096)
+        for news in self._line.take():
+            self._on_one(news)
+
+    def _on_one(self, news: News) -> None:
+        now = time.monotonic()
+        if isinstance(news, Connected):
+            self._connected = self._met = True
+            self._leases.joined(_PARENT, now)
+            if self._gate is not None:
+                self._gate.open()
+                self._gate = None
+            self._line.tell(messages.Hello(pid=os.getpid()))
+            if self._status is not None:
+                if self._status.status.state.is_terminal:
+                    self._line.report(self._status)
+                else:
+                    self._line.tell(self._status)
+        elif isinstance(news, Lost):
+            self._connected = False
+            self._why_lost = news.why
+            self._leases.cut(_PARENT, now)
+        elif isinstance(news, Refused):
+            self._refused(news.why)
+        elif isinstance(news, Receipt):
+            self._received = self._over = True
+        else:
+            self._leases.heard(_PARENT, now)
+            self._obey(news)
+
+    def _obey(self, news: Said) -> None:
+        message = news.message
+        if isinstance(message, messages.Signal):
+            self._signal(message.process, message.signum, group=message.group)
+        elif isinstance(message, messages.Terminate):
+            self._terminate(message.grace)
+        elif isinstance(message, messages.Kill):
+            self._signal(None, signal.SIGKILL, group=True)
+
+    def _refused(self, why: str) -> None:
+        if self._gate is not None:
+            self.refusal = why
+        self._notice(f"{self._orders.name} is ended: {why}")
+        self._leases.drop(_PARENT)
+        self._terminate(0.0 if self._gate is not None else GRACE)
+
+    def _give_up_meeting(self) -> None:
+        if not self._met and not self._over:
+            urls = ", ".join(self._orders.instructions.urls)
+            self._refused(f"cannot reach the parent at {urls}: {self._why_lost}")
+
+    def _look(self) -> None:
+        self._loop.call_later(INTERVAL, self._look)
+        for expired in self._leases.look(time.monotonic()):
+            what = "the connection to" if expired.is_cut else "nothing was heard of"
+            since = "gone" if expired.is_cut else "silent"
+            self._notice(
+                f"{self._orders.name} is ended: {what} its parent"
+                f"{' is ' + since if expired.is_cut else ''} for {expired.silent:.1f} s"
+            )
+            self._terminate(GRACE)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _farewell(self) -> None:
+        """All have ended: what they left is ended too, and then the parent is told."""
+        orphans.end()
+        for sink in self._sinks:
+            sink.drain(_LAST_PATIENCE)
+        if self._connected and self._status is not None:
+            self._line.report(self._status)
+        elif _PARENT not in self._leases:
+            # nobody is left to be told
+            self._over = True
+            return
+        # where it does not arrive, the engine still tells of our end
+        self._loop.call_later(_FAREWELL, self._finish)
+
+    def _finish(self) -> None:
+        self._over = True
+
+    def _end(self) -> None:
+        self._line.close()
+        self._runner.close()
+        for sink in self._sinks:
+            sink.drain(_LAST_PATIENCE)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - a word, and no object
+    except FileNotFoundError:
+        return "/"

@@ -1,0 +1,139 @@
+"""A backend whose jobs know nothing of their submitter: programs in a folder and environment of their own.
+
+It stands for engines and hosts in tests of the core: jobs are processes of this machine, and reach
+their parent by TLS alone. Use it by an entry point ``far = fiber.testing.fake_remote`` in the group
+``fiber``, and ``FIBER_BACKEND=far FIBER_FAR_FOLDER=…``; ``nearby`` is the same where connections tell
+of an end themselves, as on one engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from fiber.abc import Backend
+from fiber.hookspecs import hookimpl
+from fiber.model import (
+    BackendContext,
+    BackendInfo,
+    Capabilities,
+    Job,
+    JobSpec,
+    ListenAddress,
+    Reach,
+    ReachKind,
+)
+from fiber.testing.fake_platform import FakePlatform
+from fiber.testing.fakes import FakeBackend
+
+__all__ = ["REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
+
+#: what works on the remote fake
+REMOTE_CAPABILITIES = Capabilities(logs=True, follow_logs=True, detached=True, suspend=True)
+
+
+@attrs.frozen(kw_only=True)
+class FarConfig:
+    """Settings of the remote fake."""
+
+    #: working directory and home of jobs; nothing of the submitter's is in it
+    folder: Path = attrs.field(metadata={"help": "working directory and home of jobs"})
+    #: the interpreter of that host
+    python: str = attrs.field(default=sys.executable, metadata={"help": "the host's Python"})
+    #: folders from which that Python imports besides its own
+    path: str = attrs.field(default="", metadata={"help": "the host's PYTHONPATH"})
+    #: a port on the job's side that is forwarded to the parent's
+    forwarded: str = attrs.field(default="", metadata={"help": "host:port where jobs dial"})
+
+
+class RemotePlatform(FakePlatform):
+    """Runs programs as another host would.
+
+    Args:
+        config: what that host is like.
+    """
+
+    name = "far"
+
+    def __init__(self, config: FarConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def environment(self, spec: JobSpec) -> dict[str, str]:
+        """What this host has, and what the spec says."""
+        config = self._config
+        own = {"PATH": "/usr/bin:/bin", "HOME": str(config.folder), "LANG": "C.UTF-8"}
+        if config.path:
+            own["PYTHONPATH"] = config.path
+        if config.forwarded:
+            own["FIBER_REACH"] = config.forwarded
+        return {**own, **spec.env}
+
+    def program(self, spec: JobSpec, index: int) -> Sequence[str]:
+        """The argv; the core's jobs run in this host's Python."""
+        return spec.argv if spec.entry is None else (self._config.python, *spec.argv[1:])
+
+    def folder(self, spec: JobSpec) -> str | None:
+        """Its own, where the spec names none."""
+        return spec.cwd or str(self._config.folder)
+
+
+class FakeRemoteBackend(FakeBackend):
+    """The fake backend without what only one host has."""
+
+    name = "far"
+
+    def reach(self, job: Job) -> Reach:
+        """Directly, or by what the platform forwards."""
+        self.platform.find(job)
+        config = self._context.config
+        if isinstance(config, FarConfig) and config.forwarded:
+            return Reach(ReachKind.REVERSED, f"{config.forwarded} is forwarded to the parent")
+        return Reach(ReachKind.DIRECT, "by TLS over loopback")
+
+    def signal(self, job: Job, index: int, signum: int) -> None:
+        """Not offered: signals go over the connection."""
+        Backend.signal(self, job, index, signum)
+
+
+class _NearbyBackend(FakeRemoteBackend):
+    name = "nearby"
+
+
+@hookimpl
+def fiber_backends() -> Sequence[BackendInfo]:
+    """The remote fake in two distances."""
+    return [
+        BackendInfo(
+            name="far",
+            summary="programs that see nothing of their submitter, for tests",
+            capabilities=REMOTE_CAPABILITIES,
+            config=FarConfig,
+            lease=30.0,
+            load=lambda context: FakeRemoteBackend(context, RemotePlatform(_config(context))),
+        ),
+        BackendInfo(
+            name="nearby",
+            summary="the same on one engine, for tests",
+            capabilities=REMOTE_CAPABILITIES,
+            config=FarConfig,
+            lease=3.0,
+            near=True,
+            load=lambda context: _NearbyBackend(context, RemotePlatform(_config(context))),
+        ),
+    ]
+
+
+def _config(context: BackendContext) -> FarConfig:
+    return context.config if isinstance(context.config, FarConfig) else FarConfig(folder=Path("/"))
+
+
+@hookimpl
+def fiber_listen_address(backend: str) -> ListenAddress | None:
+    """TLS over loopback."""
+    if backend not in ("far", "nearby"):
+        return None
+    return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")

@@ -1,0 +1,67 @@
+"""A remote host for tests: a folder, an environment and a Python of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fiber
+from distributions import Site
+from fiber import runtime
+
+__all__ = ["FarHost", "far"]
+
+
+class FarHost:
+    """A host that the backend ``far`` runs jobs on.
+
+    Args:
+        folder: of this test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "far-home"
+        self.home.mkdir()
+        self.site = folder / "far-site"
+        Site(self.site).add("far", entry_points={"far": "fiber.testing.fake_remote"})
+
+    def settings(self, backend: str = "far") -> dict[str, Any]:
+        """For :func:`fiber.init`."""
+        return {
+            "backend": backend,
+            f"{backend}_folder": str(self.home),
+            f"{backend}_path": str(self.site),
+        }
+
+    def environ(self, backend: str = "far", **settings: object) -> dict[str, str]:
+        """For a program that begins a run."""
+        said = {**self.settings(backend), **settings}
+        variables = {f"FIBER_{key}".upper(): str(value) for key, value in said.items()}
+        path = os.pathsep.join([str(self.site), os.environ.get("PYTHONPATH", "")])
+        return {**os.environ, **variables, "PYTHONPATH": path}
+
+    def use(self, backend: str = "far", **settings: object) -> None:
+        """Have this process start its children there."""
+        fiber.init(**{**self.settings(backend), **settings})
+
+    def left(self) -> list[str]:
+        """Folders of jobs that were not removed."""
+        return [str(path) for path in Path("/tmp").glob("fiber-????????-*")]
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarHost]:
+    """A remote host; this process uses it until the test ends."""
+    host = FarHost(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(host.site)])
+    host.use()
+    yield host
+    current = runtime.started()
+    if current is not None:
+        current.close()
+    fiber.init()
