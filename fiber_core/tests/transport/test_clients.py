@@ -107,3 +107,16 @@ def test_what_is_dialled_when_the_process_ends_is_closed():
     with pytest.raises(PeerLostError, match="is ending"):
         got()
     assert made[0].closed
+
+
+def test_what_cannot_be_reached_is_dialled_where_it_is_forwarded():
+    asked = []
+
+    def connect(address):
+        asked.append(address)
+        return Stub(address)
+
+    clients = Clients(connect, {"far": "near"})
+
+    assert clients.get("far") is clients.get("near")
+    assert asked == ["near"]
