@@ -4,6 +4,7 @@ import queue
 
 import pytest
 
+from fiber.exceptions import PeerLostError
 from objects_world import in_thread, put, take
 from transport_world import until
 
@@ -84,3 +85,36 @@ def test_a_thread_of_the_owner_gets_it_as_well(owner, other):
     put(mine, b"1", b"2", b"3", block=False)
 
     assert mine.size(0) == 4
+
+
+def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, other, monkeypatch):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    sink = theirs.sink(0)
+    cast = theirs.cast
+
+    def cast_and_end(segments):
+        cast(segments)
+        # before the writer's thread goes on
+        sink.fail(PeerLostError("gone"))
+
+    monkeypatch.setattr(theirs, "cast", cast_and_end)
+    put(theirs, b"the last thing")
+
+    assert take(mine) == b"the last thing"
+    with pytest.raises(PeerLostError):
+        put(theirs, b"one too many")
+
+
+def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):
+    theirs = other.remote(owner.queue())
+    sink = theirs.sink(0)
+    push = sink._push
+
+    def lost_before(**how):
+        sink.fail(PeerLostError("gone"))
+        return push(**how)
+
+    monkeypatch.setattr(sink, "_push", lost_before)
+    with pytest.raises(PeerLostError):
+        put(theirs, b"1")

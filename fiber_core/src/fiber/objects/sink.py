@@ -74,15 +74,15 @@ class RemoteSink:
                 if self._coming or self._sent - self._taken >= WINDOW:
                     return
                 crowd = self._coming = time.perf_counter() - self._sent_at < _CROWD
+                sent = self._sent
         if ask:
             self._offer(item, block, timeout)
         elif crowd:
             self._remote.soon(self._come)
-        else:
-            self._push(block=False)
-            if self._error is not None:
-                with self._lock:
-                    self._refuse()
+        elif not self._push(block=False) or (self._error is not None and self._sent == sent):
+            # an owner that has ended since is no failure: perhaps that was what it waited for
+            with self._lock:
+                self._refuse()
 
     def send_all(self) -> None:
         """Send all that was put; what is sent behind it arrives behind it."""
@@ -163,8 +163,8 @@ class RemoteSink:
             self._coming = False
         self._push(block=True)
 
-    def _push(self, *, block: bool, window: bool = True) -> None:
-        """Send what is pending, as far as the window allows."""
+    def _push(self, *, block: bool, window: bool = True) -> bool:
+        """Send what is pending, as far as the window allows; False where it could not be sent."""
         while self._wire.acquire(blocking=block):
             try:
                 while (batch := self._next(window=window)) is not None:
@@ -172,12 +172,14 @@ class RemoteSink:
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
+                return False
             finally:
                 self._wire.release()
             with self._lock:
                 # what came in between found the wire taken
                 if not self._pending or (window and self._sent - self._taken >= WINDOW):
-                    return
+                    break
+        return True
 
     def _next(self, *, window: bool) -> list[Item] | None:
         with self._lock:
