@@ -70,8 +70,8 @@ def levels(words: str) -> set[int]:
     found: set[int] = set()
     try:
         for part in words.split(","):
-            first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
+            first, to, last = part.partition("-")
+            found.update(range(int(first), int(last if to else first) + 1))
     except ValueError:
         msg = f"--fiber-kit-levels is {words!r}; write levels as 1-3 or 2,6"
         raise pytest.UsageError(msg) from None

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["LEVELS", "RECORD", "Facts", "Kit", "level_of"]
+from fiber.testing.levels import LEVELS
 
-#: what each level of the kits is about
-LEVELS = {
-    1: "metadata and lazy import",
-    2: "lifecycle, with out-of-band checks",
-    3: "the core API through the backend",
-    4: "faults, with detection times",
-    5: "scale, with counted engine calls",
-    6: "any order of calls",
-}
+__all__ = ["RECORD", "Facts", "Kit", "level_of"]
+
 #: name of the property by which a test's facts reach the results
 RECORD = "fiber_kit"
 

@@ -42,7 +42,7 @@ class Lifecycle(Platform):
             kit.backend.warm_up()
         assert list(kit.backend.list(kit.run_id)) == []
 
-        job = kit.ready(programs.sleep_forever())
+        job = kit.submit(programs.sleep_forever())
 
         assert [one.id for one in kit.backend.list(kit.run_id)] == [job.id]
 

@@ -1,0 +1,134 @@
+"""``fiber plugin``: what is made passes the kit from the first minute, and a check tells so."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distributions import Site
+from fiber.cli.scaffold import NewPlugin, create
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A backend and a resource provider as they were made, installed: their environment."""
+    root = tmp_path_factory.mktemp("installed")
+    site = Site(root / "site")
+    path = [str(site.folder)]
+    for plugin in (NewPlugin("cart"), NewPlugin("sparks", "spark")):
+        folder = root / plugin.distribution
+        create(plugin, folder)
+        module = plugin.words["module"]
+        site.add(plugin.distribution, entry_points={plugin.name: f"{module}.plugin"})
+        path.append(str(folder / "src"))
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_CURRENT")}
+    return root, {**environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def run(*words, cwd, environ):
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+
+def fiber_command(*words, installed):
+    root, environ = installed
+    return run("fiber.cli.main", *words, cwd=root, environ=environ)
+
+
+def test_new_says_what_it_wrote_and_what_comes_next(fiber):
+    lines = fiber.lines("plugin", "new", "cart")
+
+    assert "wrote fiber-cart/src/fiber_cart/backend.py" in lines
+    assert lines[-1] == (
+        'next: pip install -e "fiber-cart[test]", pytest fiber-cart, fiber plugin check cart'
+    )
+
+
+def test_new_refuses_what_will_not_do(fiber):
+    assert "no name for a plugin" in fiber.fails("plugin", "new", "Not A Name")
+    assert "no kind of devices" in fiber.fails("plugin", "new", "x", "--resource", "not a kind")
+
+
+def test_new_writes_where_it_is_told(fiber, tmp_path):
+    fiber.lines("plugin", "new", "spark", "--resource", "spark", "--directory", "here")
+
+    assert (tmp_path / "here" / "src" / "fiber_spark" / "provider.py").exists()
+
+
+def test_check_knows_no_stranger(fiber):
+    assert "unknown backend 'nobody'" in fiber.fails("plugin", "check", "nobody")
+
+
+@pytest.mark.timeout(300)
+def test_a_new_backend_passes_its_first_levels(installed):
+    root, environ = installed
+    folder = root / "fiber-cart"
+
+    done = run("pytest", "-q", "--fiber-kit-levels", "1-2", cwd=folder, environ=environ)
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_new_provider_passes_the_kit(installed):
+    root, environ = installed
+
+    done = run("pytest", "-q", cwd=root / "fiber-sparks", environ=environ)
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_check_runs_levels_shows_them_and_writes_them_down(installed, tmp_path):
+    file = tmp_path / "results.json"
+
+    done = fiber_command(
+        "plugin", "check", "cart", "--levels", "1,6", "--json", str(file), installed=installed
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert header == ["LEVEL", "ABOUT", "PASSED", "SKIPPED", "FAILED", "SECONDS"]
+    assert [row[0] for row in rows] == ["1", "6"]
+    assert rows[1][2:5] == ["1", "0", "0"]
+    subjects = json.loads(file.read_text())["subjects"]
+    assert {(subject["kit"], subject["name"]) for subject in subjects} == {
+        ("backend", "cart"),
+        ("plugin", "fiber_cart.plugin"),
+    }
+
+
+def test_check_runs_the_kit_for_devices(installed):
+    done = fiber_command("plugin", "check", "spark", installed=installed)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_check_tells_what_failed_by_its_exit_code(installed):
+    source = installed[0] / "fiber-cart" / "src" / "fiber_cart" / "plugin.py"
+    before = source.read_text()
+    source.write_text(before.replace('summary="processes of this machine"', 'summary=""'))
+    try:
+        done = fiber_command("plugin", "check", "cart", "--levels", "1", installed=installed)
+    finally:
+        source.write_text(before)
+
+    assert done.returncode == 1
+    assert (
+        "failed: fiber_cart.plugin: test_its_backends_say_what_they_are: "
+        "AssertionError: backend 'cart' needs a summary"
+    ) in done.stdout
+
+
+def test_check_says_when_the_kit_cannot_be_run(installed):
+    done = fiber_command("plugin", "check", "cart", "--levels", "few", installed=installed)
+
+    assert done.returncode == 1
+    assert "write levels as 1-3 or 2,6" in done.stderr

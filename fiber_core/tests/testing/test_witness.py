@@ -1,0 +1,56 @@
+"""The witness of this host finds the kit's jobs by what stands in their environment."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fiber.model import Job
+from fiber.testing import HostWitness, Witness
+
+JOB = Job(id="1", name="witnessed job", run_id="0123abcd", backend="x")
+SLEEP = "import signal; signal.alarm(60); print(flush=True); signal.pause()"
+
+
+@pytest.fixture
+def process():
+    started = subprocess.Popen(
+        [sys.executable, "-c", SLEEP],
+        env={**os.environ, "KIT_JOB": JOB.name, "KIT_RUN": JOB.run_id},
+        stdout=subprocess.PIPE,
+    )
+    started.stdout.readline()
+    yield started
+    started.kill()
+    started.wait()
+    started.stdout.close()
+
+
+def test_a_process_with_the_jobs_name_is_seen(process):
+    assert HostWitness().is_running(JOB)
+    assert HostWitness().left(JOB.run_id) == [f"process {process.pid}"]
+
+
+def test_a_process_that_ended_is_not(process):
+    process.kill()
+    process.wait()
+
+    assert not HostWitness().is_running(JOB)
+    assert HostWitness().left(JOB.run_id) == []
+
+
+def test_it_kills_as_a_stranger_does(process):
+    HostWitness().kill(JOB)
+
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_what_is_not_overridden_cannot_be_asked():
+    witness = HostWitness()
+
+    assert witness.can("kill")
+    assert not witness.can("calls")
+    with pytest.raises(NotImplementedError):
+        Witness().calls()
