@@ -1,0 +1,79 @@
+"""Where a master listens so that containers reach it; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+import attrs
+
+from fiber.exceptions import BackendError
+from fiber.model import Interface, ListenAddress
+
+__all__ = ["DESKTOP_HOST", "Facts", "choose"]
+
+#: the name by which containers of Docker Desktop reach the machine that it runs on
+DESKTOP_HOST = "host.docker.internal"
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """What the engine told of its network."""
+
+    #: the network that jobs join; None for the engine's default
+    network: str | None = None
+    #: what the setting says
+    address: str | None = None
+    #: this process's own addresses in that network, where it is in a container itself
+    own: tuple[str, ...] = ()
+    #: the network's gateways: with a bridge on this host, addresses of this host
+    gateways: tuple[str, ...] = ()
+    #: True where the engine runs in a virtual machine that forwards to this host's loopback
+    desktop: bool = False
+    #: the address of this host from which the engine was asked, where it is on another host
+    route: str | None = None
+    #: the image that this process runs in, where it is in a container itself
+    image: str | None = None
+
+
+def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:
+    """The address to listen on.
+
+    Raises:
+        BackendError: containers reach none of this host's addresses; the text says what to set.
+    """
+    mine = {interface.address.partition("%")[0] for interface in interfaces if interface.is_up}
+    if facts.address is not None:
+        # a name, or an address that is translated on the way, cannot be bound
+        if facts.address in mine:
+            return _at(facts.address)
+        return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=facts.address)
+    for address in (*facts.own, *facts.gateways):
+        if address in mine:
+            return _at(address)
+    if facts.desktop:
+        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", advertise_host=DESKTOP_HOST)
+    if facts.route is not None and facts.route in mine:
+        return _at(facts.route)
+    outward = [one for one in interfaces if one.is_up and _is_outward(one)]
+    if outward:
+        # rootless engines have their bridge in a namespace of their own, and reach what others do
+        return _at(outward[0].address)
+    network = facts.network or "the default one"
+    msg = (
+        f"containers of network {network} reach none of this host's addresses "
+        f"({', '.join(sorted(mine)) or 'it has none'}); set FIBER_DOCKER_ADDRESS to one that they reach"
+    )
+    raise BackendError(msg)
+
+
+def _at(address: str) -> ListenAddress:
+    host = f"[{address}]" if ":" in address else address
+    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
+
+
+def _is_outward(interface: Interface) -> bool:
+    address = ipaddress.ip_address(interface.address.partition("%")[0])
+    return address.version == 4 and not (
+        interface.is_loopback or address.is_loopback or address.is_link_local
+    )

@@ -1,0 +1,325 @@
+"""The Docker backend: each job is a container."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fiber.abc import Backend
+from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.model import (
+    BackendContext,
+    Capacity,
+    Check,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Reach,
+    ReachKind,
+)
+from fiber_docker import console, files, lines, network
+from fiber_docker.address import DESKTOP_HOST, Facts
+from fiber_docker.client import Client
+from fiber_docker.config import DockerConfig
+from fiber_docker.container import Surroundings
+from fiber_docker.devices import Devices
+from fiber_docker.feed import Feed
+from fiber_docker.graces import Graces
+from fiber_docker.images import Images
+from fiber_docker.jobs import Starter
+from fiber_docker.looks import Looks
+from fiber_docker.orphans import master_mark, sweep
+from fiber_docker.status import created_at, from_list, job_of, never_ran
+from fiber_docker.watch import Watch
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+__all__ = ["DockerBackend"]
+
+
+class DockerBackend(Backend):
+    """Runs jobs as containers of one engine.
+
+    Args:
+        context: settings and run; the engine is not asked before the first job.
+    """
+
+    name = "docker"
+
+    def __init__(self, context: BackendContext) -> None:
+        config = context.config if isinstance(context.config, DockerConfig) else DockerConfig()
+        self._context = context
+        self._config = config
+        self._client = Client(config)
+        self._looks = Looks(self._client)
+        self._feed = Feed(self._ended)
+        self._images = Images(self._client, config)
+        self._devices = Devices(self._client, context.providers, config.python)
+        self._starter = Starter(
+            self.name, self._client, config, self._feed, self._images, self._devices
+        )
+        self._graces = Graces(self._client)
+        self._lock = threading.Lock()
+        self._watches: dict[str, Watch] = {}
+        self._closed = False
+        self._owner = os.getpid()
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Create a container; it is started while this returns."""
+        if not spec.argv:
+            msg = f"{spec.name} has no program to run: argv is empty"
+            raise SubmitError(msg)
+        if spec.processes > 1:
+            raise CapabilityError(self.name, "fork", f"a job of {spec.processes} processes")
+        around = self._surroundings(spec)
+        self._watch(spec.run_id).wait_ready()
+        return self._starter.submit(spec, around)
+
+    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
+        """Start all jobs or none."""
+        jobs: list[Job] = []
+        try:
+            for spec in specs:
+                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
+            if self._feed.wait_placed([job.id for job in jobs], timeout):
+                failed = [s for job in jobs if (s := self._feed.status(job.id)) and never_ran(s)]
+                if not failed:
+                    return jobs
+                raise SubmitError(failed[0].message)
+            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
+            raise SubmitError(msg)
+        except BaseException:
+            for job in jobs:
+                with contextlib.suppress(UnknownJobError):
+                    self.kill(job)
+            raise
+
+    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        """Changes of the containers of a run, whoever started them."""
+        events = self._feed.events(run_id)
+        if not self._closed:
+            self._watch(run_id).wait_ready()
+        return events
+
+    def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
+        """The present status of jobs, of any run."""
+        found: dict[str, JobStatus | None] = {job.id: self._feed.status(job.id) for job in jobs}
+        unsure = [job for job in jobs if not _is_certain(found[job.id])]
+        if unsure:
+            runs = {job.run_id for job in unsure}
+            label = f"fiber.run={runs.pop()}" if len(runs) == 1 else "fiber.run"
+            listed = {_name(item): item for item in self._client.containers(label)}
+            for job in unsure:
+                item = listed.get(job.id)
+                if item is None:
+                    if found[job.id] is None:
+                        msg = f"there is no job {job.id} ({job.name}) on the Docker engine"
+                        raise UnknownJobError(msg)
+                    continue
+                status = from_list(item) or self._looks.status(item["Id"], item["Labels"])
+                found[job.id] = self._settled(job, status)
+        return [known for job in jobs if (known := found[job.id]) is not None]
+
+    def terminate(self, job: Job, *, grace: float = 5.0) -> None:
+        """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
+        if self._has_ended(job):
+            return
+        if self._is_unplaced(job):
+            # what was not started has nothing to end in an orderly way
+            self.kill(job)
+            return
+        self._client.inspect(job.id)
+        self._graces.begin(job.id, grace)
+
+    def kill(self, job: Job) -> None:
+        """SIGKILL to all processes of a container."""
+        if self._has_ended(job):
+            return
+        if self._starter.is_mine(job.id):
+            self._starter.doom(job.id)
+        try:
+            self._client.signal(job.id, 9)
+        except UnknownJobError:
+            if not self._starter.is_mine(job.id):
+                raise
+            self._starter.give_up(job)
+
+    def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that a job wrote, without their newlines."""
+        if follow:
+            # the engine ends at once for a container that does not run yet
+            self._feed.wait_placed([job.id], None)
+        if self._is_unplaced(job):
+            return iter(())
+        # read at once, so that an unknown job is told now; what the engine keeps of a line in
+        # several pieces would each count as one of the last
+        pieces = self._client.logs(job.id, tail=tail, follow=follow)
+        return lines.split(self._client, pieces)
+
+    def exec(
+        self,
+        job: Job,
+        argv: Sequence[str],
+        *,
+        stdin: BinaryIO | None = None,
+        tty: bool = False,
+    ) -> int:
+        """Run a program in a job's container."""
+        return console.run_beside(self._client, job.id, argv, stdin, tty=tty)
+
+    def copy(self, src: str, dst: str) -> None:
+        """Copy files to or from a volume."""
+        files.copy(self._client, src, dst)
+
+    def list(self, run_id: str | None = None) -> Sequence[Job]:
+        """Containers of one run, or of all runs of this user; ended ones included."""
+        label = f"fiber.run={run_id}" if run_id else f"fiber.owner={_owner()}"
+        return [
+            job_of(
+                self.name,
+                _name(item),
+                item.get("Labels") or {},
+                created_at(item.get("Created")),
+            )
+            for item in self._client.containers(label)
+        ]
+
+    def cleanup(self, run_id: str) -> None:
+        """End the containers of a run and remove them."""
+        if run_id == self._context.run_id:
+            for job_id in self._starter.attached():
+                self._starter.doom(job_id)
+        names = [_name(item) for item in self._client.containers(f"fiber.run={run_id}")]
+        self._starter.remove_all(names)
+
+    # -- the platform -------------------------------------------------------------------------
+
+    def prepare_image(self, context: str) -> str:
+        """Build the image of a folder, with progress on stderr."""
+        return self._images.build(context)
+
+    def capacity(self) -> Capacity:
+        """CPUs and memory of the engine's machine, and devices where they were looked for."""
+        info = self._client.call("tell about itself", lambda api: api.info())
+        return Capacity(
+            cpus=float(info["NCPU"]),
+            memory=int(info["MemTotal"]) >> 20,
+            devices=self._devices.known(),
+        )
+
+    def reach(self, job: Job) -> Reach:
+        """Containers dial their master over the engine's network."""
+        where = self._facts.network or "the engine's default network"
+        return Reach(ReachKind.DIRECT, f"the container dials its parent over {where}")
+
+    def check(self) -> Iterable[Check]:
+        """Check the engine, with a container of its own."""
+        from fiber_docker.checks import run_checks
+
+        return run_checks(self._client, lambda: self._facts)
+
+    def close(self) -> None:
+        """Remove all containers of jobs that are not detached, and end the streams."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            watches = list(self._watches.values())
+        with contextlib.ExitStack() as stack:
+            # each whatever becomes of those before it
+            stack.callback(self._client.close)
+            stack.callback(self._feed.close)
+            for watch in watches:
+                stack.callback(watch.close)
+            stack.callback(self._graces.close)
+            stack.callback(self._starter.close)
+
+    # -- within -------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _facts(self) -> Facts:
+        return network.facts_of(self._client, self._config)
+
+    @functools.cached_property
+    def _swept(self) -> bool:
+        """True once containers of masters that were killed are removed, of which no run tells."""
+        sweep(self._client, _owner())
+        return True
+
+    def _surroundings(self, spec: JobSpec) -> Surroundings:
+        facts = self._facts
+        image = spec.image or facts.image
+        if image is None:
+            msg = (
+                "no image is named for jobs to run in; set FIBER_IMAGE=NAME (or --image), and "
+                "build one with Python and fiber where you have none: docker build -t NAME FOLDER"
+            )
+            raise SubmitError(msg)
+        _ = self._swept
+        hosts = {DESKTOP_HOST: "host-gateway"} if facts.desktop and not facts.own else {}
+        return Surroundings(
+            image=image,
+            network=self._config.network or facts.network,
+            master=master_mark(),
+            owner=_owner(),
+            hosts=hosts,
+            engine_socket="/var/run/docker.sock" if self._config.share_engine else None,
+        )
+
+    def _watch(self, run_id: str) -> Watch:
+        with self._lock:
+            watch = self._watches.get(run_id)
+            if watch is None or not watch.is_alive:
+                watch = Watch(
+                    self._client, self.name, run_id, self._feed.publish, self._looks.status
+                )
+                self._watches[run_id] = watch
+            return watch
+
+    def _ended(self, job: Job) -> None:
+        self._starter.ended(job)
+
+    def _settled(self, job: Job, status: JobStatus) -> JobStatus:
+        """A status that was looked up, unless more is known of that job by now."""
+        known = self._feed.status(job.id)
+        return known if known is not None and known.state.is_terminal else status
+
+    def _has_ended(self, job: Job) -> bool:
+        known = self._feed.status(job.id)
+        return known is not None and known.state.is_terminal
+
+    def _is_unplaced(self, job: Job) -> bool:
+        known = self._feed.status(job.id)
+        return (
+            known is not None and known.state is JobState.PENDING and self._starter.is_mine(job.id)
+        )
+
+
+def _is_certain(status: JobStatus | None) -> bool:
+    return status is not None and status.state.is_terminal
+
+
+def _name(item: Mapping[str, object]) -> str:
+    names = item.get("Names")
+    return str(names[0]).lstrip("/") if isinstance(names, (list, tuple)) and names else ""
+
+
+@functools.cache
+def _owner() -> str:
+    """Whose jobs these are, on an engine that others use too."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # a user id without a name
+        return str(os.getuid())

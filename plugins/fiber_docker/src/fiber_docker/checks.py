@@ -1,0 +1,61 @@
+"""What ``fiber doctor`` finds out about an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fiber.exceptions import FiberError
+from fiber.model import Check
+from fiber.transport.interfaces import interfaces
+from fiber_docker.address import Facts, choose
+from fiber_docker.client import Client
+
+__all__ = ["run_checks"]
+
+_START = (
+    "start the engine (systemctl start docker), or name another: DOCKER_HOST, docker context use"
+)
+_OLDEST = (1, 40)
+
+
+def run_checks(client: Client, facts: Callable[[], Facts]) -> Iterator[Check]:
+    """Check an engine, one thing after the other; nothing is left of it."""
+    try:
+        version = client.call("tell its version", lambda api: api.version())
+        info = client.call("tell about itself", lambda api: api.info())
+    except FiberError as error:
+        yield Check(name="engine", ok=False, detail=str(error), fix=_START)
+        return
+    words = f"{version.get('Version')} at {client.url}, API {version.get('ApiVersion')}"
+    yield Check(name="engine", ok=True, detail=words)
+    api = tuple(int(part) for part in str(version.get("ApiVersion", "0.0")).split("."))
+    if api < _OLDEST:
+        wanted = ".".join(map(str, _OLDEST))
+        yield Check(
+            name="engine's API", ok=False, detail=words, fix=f"update it to API {wanted} or later"
+        )
+    room = f"{info.get('NCPU')} CPUs, {int(info.get('MemTotal', 0)) >> 20} MB of memory"
+    yield Check(name="room", ok=True, detail=room)
+    for key, what in (("MemoryLimit", "memory"), ("CpuCfsQuota", "CPU")):
+        enforced = bool(info.get(key))
+        yield Check(
+            name=f"{what} limits",
+            ok=enforced,
+            detail="enforced" if enforced else "the engine's kernel does not enforce them",
+            fix="" if enforced else f"enable the {what} control group on the engine's machine",
+        )
+    yield from _check_address(facts)
+
+
+def _check_address(facts: Callable[[], Facts]) -> Iterator[Check]:
+    name = "the way from containers to this host"
+    try:
+        found = facts()
+        address = choose(found, interfaces())
+    except FiberError as error:
+        fix = "set FIBER_DOCKER_ADDRESS to an address of this host that containers reach"
+        yield Check(name=name, ok=False, detail=str(error), fix=fix)
+        return
+    where = address.advertise_host or address.bind_url.partition("://")[2].rpartition(":")[0]
+    inside = " (this process is in a container itself)" if found.own else ""
+    yield Check(name=name, ok=True, detail=f"{where}{inside}")

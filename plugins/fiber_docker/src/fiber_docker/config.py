@@ -1,0 +1,57 @@
+"""Settings of the Docker backend."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+__all__ = ["DockerConfig"]
+
+
+def _named(separator: str) -> Any:
+    def check(_: Any, attribute: attrs.Attribute[Any], values: tuple[str, ...]) -> None:
+        for value in values:
+            name, found, _ = value.partition(separator)
+            if not name or not found:
+                msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
+                raise ValueError(msg)
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class DockerConfig:
+    """What ``FIBER_DOCKER_<KEY>`` and the section ``[docker]`` can set."""
+
+    #: the engine, as in ``DOCKER_HOST``; else what the docker command itself would use
+    host: str | None = None
+    #: a context of the docker command; else the current one
+    context: str | None = None
+    #: network that jobs join; else the master's own where it is in a container, else the bridge
+    network: str | None = None
+    #: address of this host that jobs dial; else it is found
+    address: str | None = None
+    #: the Python of the image
+    python: str = "python3"
+    #: when images are pulled
+    pull: Literal["missing", "always", "never"] = "missing"
+    #: user of the job, ``name`` or ``uid:gid``; else the image's
+    user: str | None = None
+    #: working directory; else the image's
+    workdir: str | None = None
+    #: size of /dev/shm in MB; else the engine's own
+    shm_size: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
+    )
+    #: ``SOURCE:PATH`` or ``SOURCE:PATH:ro``, mounted into every job
+    volumes: tuple[str, ...] = attrs.field(default=(), validator=_named(":"))
+    #: ``NAME:ADDRESS``, added to every job's hosts file
+    extra_hosts: tuple[str, ...] = attrs.field(default=(), validator=_named(":"))
+    #: ``NAME=VALUE``, put on every container
+    labels: tuple[str, ...] = attrs.field(default=(), validator=_named("="))
+    #: registry and folder that built images are pushed to, for engines that do not build themselves
+    registry: str | None = None
+    #: True to give jobs the engine's own socket, so that they can start jobs; it makes them root
+    #: of the engine's machine
+    share_engine: bool = False

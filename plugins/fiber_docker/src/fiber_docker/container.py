@@ -1,0 +1,221 @@
+"""What the engine is asked to create for a job; pure."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import secrets
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Any
+
+import attrs
+
+from fiber.model import JobSpec, ResourceRequest, Volume
+from fiber_docker.config import DockerConfig
+
+__all__ = ["Plan", "Surroundings", "plan"]
+
+#: put before the keys of labels that are ours
+PREFIX = "fiber."
+_NAME = 40
+_MB = 1 << 20
+#: reads what follows on the standard input and runs it, which leaves the rest of it for that
+_LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
+
+
+@attrs.frozen(kw_only=True)
+class Surroundings:
+    """What a container is put into."""
+
+    #: the image, as the engine has it
+    image: str
+    #: network to join; None for the engine's default
+    network: str | None = None
+    #: who its master is, so that orphans can be told
+    master: str = ""
+    #: whose jobs these are
+    owner: str = ""
+    #: what grants it devices, as the engine's API has it
+    device_requests: Sequence[Mapping[str, Any]] = ()
+    #: variables by which it sees its devices
+    device_env: Mapping[str, str] = attrs.field(factory=dict)
+    #: names that it can dial, with their addresses
+    hosts: Mapping[str, str] = attrs.field(factory=dict)
+    #: path of the engine's own socket on its machine; None to keep it from the job
+    engine_socket: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """A container to create, and what it is told once it runs."""
+
+    #: its name, unique
+    name: str
+    #: body of the engine's call
+    body: dict[str, Any] = attrs.field(repr=False)
+    #: written to its standard input at its start
+    stdin: bytes = attrs.field(default=b"", repr=False)
+    #: unpacked into its root folder before its start
+    files: bytes | None = attrs.field(default=None, repr=False)
+
+
+def plan(
+    spec: JobSpec, config: DockerConfig, around: Surroundings, *, wrapped: bool = True
+) -> Plan:
+    """Say which container does what a spec asks for.
+
+    Args:
+        spec: the job.
+        config: settings.
+        around: what it is put into.
+        wrapped: False to run a program that is not Fiber's as the first process itself, for images
+            without Python.
+    """
+    argv, stdin, env = _program(spec, config, wrapped=wrapped)
+    # Fiber's own supervisor, a program under our first process, or a program that is the first
+    kind = "process" if spec.entry is not None else "program" if wrapped else "bare"
+    body: dict[str, Any] = {
+        "Image": around.image,
+        # the image's own would run in place of the program
+        "Entrypoint": list(argv[:1]),
+        "Cmd": list(argv[1:]),
+        # a name without a value is taken out of what the image sets
+        "Env": [
+            *(f"{key}={value}" for key, value in {**around.device_env, **spec.env, **env}.items()),
+            *sorted(spec.unset_env - spec.env.keys() - env.keys()),
+        ],
+        "Labels": _labels(spec, config, around, kind),
+        "OpenStdin": bool(stdin),
+        "StdinOnce": bool(stdin),
+        "AttachStdin": bool(stdin),
+        "AttachStdout": not spec.detached,
+        "AttachStderr": not spec.detached,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": _host(spec, config, around),
+    }
+    user, folder = config.user, spec.cwd or config.workdir
+    if user is not None:
+        body["User"] = user
+    if folder is not None:
+        body["WorkingDir"] = folder
+    return Plan(
+        name=unique_name(spec.run_id, spec.name),
+        body=body,
+        stdin=stdin,
+        files=_place_for_end() if kind == "program" else None,
+    )
+
+
+def unique_name(run_id: str, name: str) -> str:
+    """A name that every engine takes and no other container has."""
+    word = re.sub(r"[^a-zA-Z0-9_.]+", "-", name).strip("-._")[:_NAME].strip("-._").lower()
+    return f"fiber-{run_id}-{word or 'job'}-{secrets.token_hex(3)}"
+
+
+def _program(
+    spec: JobSpec, config: DockerConfig, *, wrapped: bool
+) -> tuple[list[str], bytes, dict[str, str]]:
+    """The first process: its words, what it reads, and its variables."""
+    private = spec.private
+    if spec.entry is not None:
+        if private is None:
+            return [config.python, *spec.argv[1:]], b"", {}
+        # with its length: a connection with TLS cannot be closed by half
+        variable = {"FIBER_BOOTSTRAP": f"stdin:{len(private)}"}
+        return [config.python, *spec.argv[1:]], private, variable
+    if not wrapped:
+        return list(spec.argv), b"", {}
+    source = first_source()
+    length = -1 if private is None else len(private)
+    loader = [config.python, "-I", "-S", "-c", _LOADER % len(source), str(length)]
+    return [*loader, *spec.argv], source + (private or b""), {}
+
+
+@functools.cache
+def first_source() -> bytes:
+    """The source of the first process of programs that are not Fiber's."""
+    return resources.files("fiber_docker").joinpath("first.py").read_bytes()
+
+
+@functools.cache
+def _place_for_end() -> bytes:
+    """An archive with a file that any user of the container can write."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        folder = tarfile.TarInfo(".fiber")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(folder)
+        file = tarfile.TarInfo(".fiber/end")
+        file.mode = 0o666
+        archive.addfile(file)
+    return stream.getvalue()
+
+
+def _labels(spec: JobSpec, config: DockerConfig, around: Surroundings, kind: str) -> dict[str, str]:
+    labels = dict(pair.split("=", 1) for pair in config.labels)
+    labels |= {f"{PREFIX}label.{key}": value for key, value in spec.labels.items()}
+    labels |= {
+        f"{PREFIX}run": spec.run_id,
+        f"{PREFIX}name": spec.name,
+        f"{PREFIX}argv": json.dumps(spec.argv),
+        f"{PREFIX}owner": around.owner,
+        f"{PREFIX}master": around.master,
+        f"{PREFIX}detached": str(int(spec.detached)),
+        f"{PREFIX}kind": kind,
+    }
+    return labels
+
+
+def _host(spec: JobSpec, config: DockerConfig, around: Surroundings) -> dict[str, Any]:
+    host: dict[str, Any] = {
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        **_limits(spec.resources),
+    }
+    if config.shm_size is not None:
+        host["ShmSize"] = config.shm_size * _MB
+    if around.network is not None:
+        host["NetworkMode"] = around.network
+    hosts = [*config.extra_hosts, *(f"{name}:{at}" for name, at in around.hosts.items())]
+    if hosts:
+        host["ExtraHosts"] = hosts
+    mounts = list(_mounts((*_written(config.volumes), *spec.volumes)))
+    if around.engine_socket is not None:
+        socket = {"Type": "bind", "Source": around.engine_socket, "Target": "/var/run/docker.sock"}
+        mounts.append(socket)
+    if mounts:
+        host["Mounts"] = mounts
+    if around.device_requests:
+        host["DeviceRequests"] = [dict(request) for request in around.device_requests]
+    return host
+
+
+def _limits(resources: ResourceRequest) -> dict[str, int]:
+    limits = {}
+    if resources.cpu is not None:
+        limits["NanoCpus"] = round(resources.cpu * 1e9)
+    if resources.memory is not None:
+        limits["Memory"] = resources.memory * _MB
+        # the same number: no swap, so that the limit is one
+        limits["MemorySwap"] = resources.memory * _MB
+    return limits
+
+
+def _written(words: Iterable[str]) -> Iterable[Volume]:
+    for word in words:
+        source, _, path = word.partition(":")
+        path, _, mode = path.partition(":")
+        yield Volume(source=source, path=path, read_only=mode == "ro")
+
+
+def _mounts(volumes: Iterable[Volume]) -> Iterable[dict[str, Any]]:
+    for volume in volumes:
+        kind = "bind" if PurePosixPath(volume.source).is_absolute() else "volume"
+        mount = {"Type": kind, "Source": volume.source, "Target": volume.path}
+        yield {**mount, "ReadOnly": True} if volume.read_only else mount

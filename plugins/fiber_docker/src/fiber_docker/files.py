@@ -1,0 +1,120 @@
+"""Copies files to and from volumes, through a container that is never started."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from fiber.exceptions import BackendError
+from fiber_docker.client import Client
+from fiber_docker.container import unique_name
+
+__all__ = ["copy"]
+
+_MOUNT = "/volume"
+
+
+def copy(client: Client, src: str, dst: str) -> None:
+    """Copy a file or folder to or from a volume.
+
+    Args:
+        client: the engine.
+        src: a path of this host, or ``volume:path``.
+        dst: as ``src``; one of both is on a volume.
+
+    Raises:
+        BackendError: neither is on a volume, or both, or the source is not there.
+    """
+    source, target = _volume(src), _volume(dst)
+    if (source is None) == (target is None):
+        msg = f"one of {src!r} and {dst!r} must be on a volume, written VOLUME:PATH"
+        raise BackendError(msg)
+    if target is not None:
+        with _mounted(client, target[0]) as container:
+            _upload(client, container, Path(src), PurePosixPath(_MOUNT, target[1].lstrip("/")))
+    elif source is not None:
+        with _mounted(client, source[0]) as container:
+            _download(client, container, PurePosixPath(_MOUNT, source[1].lstrip("/")), Path(dst))
+
+
+def _volume(word: str) -> tuple[str, str] | None:
+    """Name and path, where a word names a volume and no path of this host."""
+    name, colon, path = word.partition(":")
+    if not colon or "/" in name or name in ("", ".", ".."):
+        return None
+    return name, path
+
+
+@contextlib.contextmanager
+def _mounted(client: Client, volume: str) -> Iterator[str]:
+    image = _any_image(client)
+    mount = {"Type": "volume", "Source": volume, "Target": _MOUNT}
+    body = {"Image": image, "Cmd": ["copy"], "HostConfig": {"Mounts": [mount]}}
+    container = client.create(unique_name("00000000", "copy"), body)
+    try:
+        yield container
+    finally:
+        # not with its volumes: the one that was made by a name stays in any case
+        client.remove(container)
+
+
+def _any_image(client: Client) -> str:
+    found = client.call("list images", lambda api: api.images(quiet=True))
+    if not found:
+        msg = "the Docker engine has no image at all, and one is needed to reach a volume"
+        raise BackendError(msg)
+    return str(found[0])
+
+
+def _upload(client: Client, container: str, src: Path, dst: PurePosixPath) -> None:
+    if not src.exists():
+        msg = f"there is no file or folder {src}"
+        raise BackendError(msg)
+    with tempfile.TemporaryFile() as stream:
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            # the engine makes no folders on the way
+            for parent in reversed(dst.relative_to(_MOUNT).parents):
+                if parent.name:
+                    folder = tarfile.TarInfo(str(parent))
+                    folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(folder)
+            name = str(dst.relative_to(_MOUNT))
+            archive.add(src, arcname=src.name if name == "." else name)
+        stream.seek(0)
+        client.put(container, _MOUNT, stream)
+
+
+def _download(client: Client, container: str, src: PurePosixPath, dst: Path) -> None:
+    with tempfile.TemporaryFile() as file:
+        try:
+            for chunk in client.get(container, str(src)):
+                file.write(chunk)
+        except FileNotFoundError as error:
+            msg = f"there is no {src.relative_to(_MOUNT)} on that volume"
+            raise BackendError(msg) from error
+        file.seek(0)
+        with (
+            tempfile.TemporaryDirectory(dir=dst.parent) as folder,
+            tarfile.open(fileobj=file) as tar,
+        ):
+            _extract(tar, folder)
+            (found,) = Path(folder).iterdir()
+            where = dst / found.name if dst.is_dir() else dst
+            shutil.move(str(found), where)
+
+
+def _extract(archive: tarfile.TarFile, folder: str) -> None:
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    # the oldest Pythons have no filter: nothing is taken that could lead elsewhere
+    for member in archive.getmembers():
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            msg = f"{member.name!r} in the archive leads elsewhere, and is not taken"
+            raise BackendError(msg)
+    archive.extractall(folder)  # noqa: S202 - checked above

@@ -1,0 +1,177 @@
+"""Images: had by the pull policy, or built from a folder, with progress."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fiber.exceptions import BackendError, SubmitError
+from fiber_docker.client import Client, MissingImageError
+from fiber_docker.config import DockerConfig
+
+__all__ = ["Images", "dockerfile_of"]
+
+
+class Images:
+    """The images of one engine; thread-safe.
+
+    Args:
+        client: the engine.
+        config: when to pull, and where to push.
+        say: told of progress, a line at a time.
+    """
+
+    def __init__(
+        self, client: Client, config: DockerConfig, say: Callable[[str], None] | None = None
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._say = say or _to_stderr
+        self._lock = threading.Lock()
+        self._pulled: set[str] = set()
+
+    def before_use(self, image: str) -> None:
+        """Pull an image where the policy says always; once a process."""
+        if self._config.pull == "always":
+            with self._lock:
+                if image not in self._pulled:
+                    self._pull(image)
+
+    def after_miss(self, image: str, error: MissingImageError) -> None:
+        """The engine lacks an image: pull it, where the policy allows.
+
+        Raises:
+            SubmitError: it cannot be had; the text has the engine's words.
+        """
+        if self._config.pull == "never":
+            msg = (
+                f"the Docker engine has no image {image!r}, and FIBER_DOCKER_PULL is never; "
+                f"run docker pull {image}, or docker build -t {image} FOLDER"
+            )
+            raise SubmitError(msg) from error
+        with self._lock:
+            if image not in self._pulled:
+                self._pull(image)
+
+    def build(self, folder: str) -> str:
+        """Build, tag and, where a registry is set, push the image of a folder; its name.
+
+        Raises:
+            BackendError: there is no Dockerfile, or a step of it failed.
+        """
+        from docker.utils import build
+
+        context = Path(folder).resolve()
+        dockerfile = dockerfile_of(context)
+        ignore = context / ".dockerignore"
+        excluded = ignore.read_text("utf-8").splitlines() if ignore.is_file() else []
+        patterns = [line.strip() for line in excluded if line.strip() and line[:1] != "#"]
+        with tempfile.TemporaryFile() as file:
+            paths = build.exclude_paths(str(context), patterns, dockerfile=dockerfile)
+            build.create_archive(
+                str(context), files=sorted(paths), fileobj=file, gzip=False, extra_files=[]
+            )
+            file.seek(0)
+            name = f"{_repository(context, self._config.registry)}:{_digest(file)}"
+            file.seek(0)
+            self._say(f"building {name} from {context / dockerfile}")
+            options = {"tag": name, "dockerfile": dockerfile}
+            self._follow(self._client.build(options, file), f"build {name}")
+        if self._config.registry:
+            self._push(name)
+        return name
+
+    def _pull(self, image: str) -> None:
+        repository, tag = _parts(image)
+        self._say(f"pulling {image}")
+        try:
+            answers = self._client.call(
+                f"pull {image}",
+                lambda api: api.pull(repository, tag=tag, stream=True, decode=True),
+            )
+            self._follow(answers, f"pull {image}")
+        except (MissingImageError, BackendError) as error:
+            if not isinstance(error, (MissingImageError, SubmitError)) and type(error) is not (
+                BackendError
+            ):
+                raise
+            msg = (
+                f"image {image!r} is not on the Docker engine and cannot be pulled: {error}; "
+                f"name another with FIBER_IMAGE or --image, or build it: "
+                f"docker build -t {image} FOLDER"
+            )
+            raise SubmitError(msg) from error
+        self._pulled.add(image)
+
+    def _push(self, image: str) -> None:
+        repository, tag = _parts(image)
+        self._say(f"pushing {image}")
+        answers = self._client.call(
+            f"push {image}", lambda api: api.push(repository, tag=tag, stream=True, decode=True)
+        )
+        self._follow(answers, f"push {image}")
+
+    def _follow(self, answers: Iterable[Mapping[str, Any]], what: str) -> None:
+        with self._client.asking(what):
+            for answer in answers:
+                if "error" in answer:
+                    msg = f"the Docker engine could not {what}: {str(answer['error']).strip()}"
+                    raise BackendError(msg)
+                # each layer's progress bar would be hundreds of lines
+                text = str(answer.get("stream") or "").strip()
+                if not text and "progressDetail" not in answer:
+                    text = str(answer.get("status") or "").strip()
+                if text:
+                    self._say(text)
+
+
+def dockerfile_of(context: Path) -> str:
+    """The name of a folder's Dockerfile: ``Dockerfile``, or its one ``*.docker`` file.
+
+    Raises:
+        BackendError: there is none, or more than one.
+    """
+    if (context / "Dockerfile").is_file():
+        return "Dockerfile"
+    found = sorted(path.name for path in context.glob("*.docker"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        msg = (
+            f"{context} has several: {', '.join(found)}; rename the one that is meant to Dockerfile"
+        )
+        raise BackendError(msg)
+    msg = f"{context} has no Dockerfile and no *.docker file to build an image from"
+    raise BackendError(msg)
+
+
+def _parts(image: str) -> tuple[str, str | None]:
+    """Repository, and tag or digest; without either the SDK would pull all tags."""
+    if "@" in image:
+        repository, _, digest = image.partition("@")
+        return repository, digest
+    head, _, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    return (f"{head}/{name}" if head else name), tag or "latest"
+
+
+def _repository(context: Path, registry: str | None) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", context.name.lower()).strip("-") or "image"
+    return f"{registry.rstrip('/')}/{name}" if registry else f"fiber-{name}"
+
+
+def _digest(file: Any) -> str:
+    hashed = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        hashed.update(chunk)
+    return hashed.hexdigest()[:12]
+
+
+def _to_stderr(line: str) -> None:
+    print(f"fiber: {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress is for whoever waits

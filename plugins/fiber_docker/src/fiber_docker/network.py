@@ -1,0 +1,117 @@
+"""Asks the engine how containers reach this process, and whether it is in one itself."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fiber.exceptions import BackendError, UnknownJobError
+from fiber_docker.address import Facts
+from fiber_docker.client import Client
+from fiber_docker.config import DockerConfig
+
+__all__ = ["facts_of", "find"]
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_DEFAULT = "bridge"
+#: networks that are none: their containers share another's, or have none at all
+_NOT_JOINED = ("host", "none", "container:")
+
+
+def find(config: DockerConfig) -> Facts:
+    """What the engine that the settings name tells of its network.
+
+    Raises:
+        BackendUnavailableError: it cannot be asked.
+    """
+    if config.address is not None:
+        return Facts(address=config.address, network=config.network)
+    with contextlib.closing(Client(config)) as client:
+        return facts_of(client, config)
+
+
+def facts_of(client: Client, config: DockerConfig) -> Facts:
+    """As :func:`find`, of an engine that is connected."""
+    own = own_container(client)
+    image = None if own is None else str(own.get("Config", {}).get("Image") or own["Image"])
+    if own is not None:
+        mode = str(own.get("HostConfig", {}).get("NetworkMode", ""))
+        joined: dict[str, Any] = own.get("NetworkSettings", {}).get("Networks") or {}
+        names = [config.network] if config.network else list(joined)
+        if names and names[0] in joined and not mode.startswith(_NOT_JOINED):
+            found = joined[names[0]]
+            addresses = (found.get("IPAddress"), found.get("GlobalIPv6Address"))
+            return Facts(
+                network=None if names[0] == _DEFAULT else names[0],
+                own=tuple(filter(None, addresses)),
+                image=image,
+                address=config.address,
+            )
+    info = client.call("tell about itself", lambda api: api.info())
+    return Facts(
+        network=config.network,
+        address=config.address,
+        gateways=tuple(_gateways(client, config.network or _DEFAULT)),
+        desktop="desktop" in str(info.get("OperatingSystem", "")).lower(),
+        route=_route(client.url),
+        image=image,
+    )
+
+
+def own_container(client: Client) -> dict[str, Any] | None:
+    """The container that this process runs in, as its engine knows it; None outside of one."""
+    for candidate in dict.fromkeys(_candidates()):
+        with contextlib.suppress(UnknownJobError):
+            return client.inspect(candidate)
+    return None
+
+
+def _candidates() -> Iterator[str]:
+    """What could be the id of the container that this process runs in."""
+    if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
+        return
+    for path in ("/proc/self/mountinfo", "/proc/self/cgroup"):
+        with contextlib.suppress(OSError):
+            for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+                # the files that an engine mounts into each container lie in a folder of its id
+                if "/containers/" in line or "docker" in line or "libpod" in line:
+                    yield from _ID.findall(line)
+    yield socket.gethostname()
+
+
+def _gateways(client: Client, network: str) -> Iterator[str]:
+    if network.startswith(_NOT_JOINED):
+        return
+    found: dict[str, Any] = {}
+    try:
+        found = client.call(
+            f"inspect network {network!r}", lambda api: api.inspect_network(network)
+        )
+    except BackendError as error:
+        if network != _DEFAULT:
+            msg = f"{error}; `docker network ls` lists the networks (FIBER_DOCKER_NETWORK)"
+            raise type(error)(msg) from error
+    for config in found.get("IPAM", {}).get("Config") or ():
+        gateway = str(config.get("Gateway") or "").partition("/")[0]
+        if gateway:
+            yield gateway
+
+
+def _route(url: str) -> str | None:
+    """The address of this host from which another one is reached; sends nothing."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("tcp", "http", "https", "ssh") or not parts.hostname:
+        return None
+    with contextlib.suppress(OSError):
+        family, kind, _, _, address = socket.getaddrinfo(
+            parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    return None

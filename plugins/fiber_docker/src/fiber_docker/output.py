@@ -1,0 +1,81 @@
+"""Passes what containers write on to this process's own output, in whole lines."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from fiber.launch.supervisor.output import LineBuffer, LinePrefix
+from fiber_docker.stream import STDERR, STDOUT, Stream
+
+__all__ = ["Pump", "write"]
+
+#: seconds after which the beginning of a line is passed on without its end
+_PARTIAL = 0.1
+_turn = threading.Lock()
+
+
+class Pump:
+    """Copies the output of one container until it ends, in a thread of its own.
+
+    Args:
+        stream: attached to the container.
+        prefix: put before each line.
+    """
+
+    def __init__(self, stream: Stream, prefix: bytes = b"") -> None:
+        self._stream = stream
+        self._buffers = {number: LineBuffer() for number in (STDOUT, STDERR)}
+        self._prefixes = {number: LinePrefix(prefix) for number in (STDOUT, STDERR)}
+        self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end, then close it."""
+        self._thread.join(timeout)
+        self._stream.close()
+        self._thread.join()
+
+    def _copy(self) -> None:
+        try:
+            while True:
+                waits = any(buffer.partial for buffer in self._buffers.values())
+                self._stream.set_timeout(_PARTIAL if waits else None)
+                try:
+                    piece = self._stream.read()
+                except TimeoutError:
+                    self._flush()
+                    continue
+                if piece is None:
+                    return
+                number, data = piece
+                if number in self._buffers:
+                    self._put(number, self._buffers[number].feed(data))
+        finally:
+            self._flush()
+            self._stream.close()
+
+    def _flush(self) -> None:
+        for number, buffer in self._buffers.items():
+            self._put(number, buffer.flush())
+
+    def _put(self, number: int, data: bytes) -> None:
+        write(number, self._prefixes[number].feed(data))
+
+
+def write(number: int, data: bytes) -> None:
+    """Write to this process's stdout (1) or stderr (2), all of it, and nothing in between."""
+    with _turn:
+        while data:
+            try:
+                data = data[os.write(number, data) :]
+            except BlockingIOError:
+                # somebody made the terminal or pipe non-blocking: it is waited for
+                import select
+
+                poll = select.poll()
+                poll.register(number, select.POLLOUT)
+                poll.poll()
+            except OSError:
+                # whoever read it has gone; what is written to it goes nowhere
+                return

@@ -1,0 +1,181 @@
+"""What the engine says of a container, as a status; pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import attrs
+
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+
+__all__ = [
+    "End",
+    "created_at",
+    "from_inspect",
+    "from_list",
+    "job_of",
+    "needs_a_look",
+    "never_ran",
+    "start_failure",
+]
+
+#: exit codes up to this are the program's own, whatever the engine
+_PLAIN = 125
+_STARTED_NOT = 127
+_SIGNALS = frozenset(int(number) for number in signal.valid_signals())
+
+
+@attrs.frozen(kw_only=True)
+class End:
+    """How a container ended, as far as it is known."""
+
+    #: the engine's exit code
+    code: int
+    #: True where the engine says that it ran out of memory
+    oom: bool = False
+    #: what the first process wrote down, such as ``exit 137``, ``signal 9`` or ``start <words>``
+    word: str = ""
+    #: the engine's words, where it has any
+    error: str = ""
+
+    def status(self, host: str | None = None) -> JobStatus:
+        """The terminal status."""
+        if self.word.startswith("start "):
+            return _failed(ReasonKind.START, self.word.removeprefix("start "), _STARTED_NOT, host)
+        number = self._signal()
+        if self.oom and number == signal.SIGKILL:
+            words = "it used more memory than it may, and was killed"
+            return _failed(ReasonKind.OOM, words, -int(signal.SIGKILL), host)
+        if number is not None:
+            return JobStatus(
+                state=JobState.FAILED,
+                reason=Reason(ReasonKind.SIGNAL, number),
+                exit_code=-number,
+                message=f"killed by {_name(number)}",
+                host=host,
+            )
+        succeeded = self.code == 0
+        return JobStatus(
+            state=JobState.SUCCEEDED if succeeded else JobState.FAILED,
+            reason=Reason(ReasonKind.EXIT, self.code),
+            exit_code=self.code,
+            message="" if succeeded else self.error or f"ended with exit code {self.code}",
+            host=host,
+        )
+
+    def _signal(self) -> int | None:
+        kind, _, number = self.word.partition(" ")
+        if kind == "exit":
+            return None
+        if kind == "signal":
+            return int(number)
+        # nothing is written down: it is the engine's or a shell's way to tell of a signal
+        found = self.code - 128
+        return found if found in _SIGNALS else None
+
+
+def needs_a_look(code: int) -> bool:
+    """True for an exit code that may mean several things."""
+    return code > _PLAIN
+
+
+def start_failure(words: str, *, image: bool = False) -> JobStatus:
+    """The status of a container whose first program could not be started."""
+    kind = ReasonKind.IMAGE if image else ReasonKind.START
+    return _failed(kind, words, _STARTED_NOT, None)
+
+
+def never_ran(status: JobStatus) -> bool:
+    """True for a job whose first program could not be started."""
+    kind = None if status.reason is None else status.reason.kind
+    return kind in (ReasonKind.START, ReasonKind.IMAGE)
+
+
+def from_inspect(found: Mapping[str, Any], word: str = "", host: str | None = None) -> JobStatus:
+    """The status of a container that was inspected.
+
+    Args:
+        found: what the engine answered.
+        word: what its first process wrote down.
+        host: the engine's name.
+    """
+    state = found.get("State", {})
+    status = str(state.get("Status", ""))
+    error = str(state.get("Error") or "")
+    if status == "created":
+        # a failed start leaves its words, and a container that will never run
+        return start_failure(error) if error else JobStatus(state=JobState.PENDING, host=host)
+    if status in ("exited", "dead", "stopped", "removing"):
+        code = int(state.get("ExitCode", 0))
+        oom = bool(state.get("OOMKilled"))
+        return End(code=code, oom=oom, word=word, error=error).status(host)
+    return JobStatus(state=_state(status), host=host)
+
+
+def from_list(item: Mapping[str, Any], host: str | None = None) -> JobStatus | None:
+    """The status of a container in a list; None where it must be inspected to be known."""
+    status = str(item.get("State", ""))
+    if status in ("exited", "stopped"):
+        match = re.match(r"Exited \((\d+)\)", str(item.get("Status", "")))
+        if match is None or needs_a_look(int(match[1])):
+            return None
+        return End(code=int(match[1])).status(host)
+    if status in ("created", "dead", "removing"):
+        return None
+    return JobStatus(state=_state(status), host=host)
+
+
+def job_of(
+    backend: str, name: str, labels: Mapping[str, str], submitted: float | None = None
+) -> Job:
+    """The job that a container is, by its name and labels."""
+    try:
+        argv = tuple(map(str, json.loads(labels.get("fiber.argv", "[]"))))
+    except (ValueError, TypeError):
+        argv = ()
+    return Job(
+        id=name,
+        name=labels.get("fiber.name", name),
+        run_id=labels.get("fiber.run", ""),
+        backend=backend,
+        data={"container": name},
+        argv=argv,
+        submitted=submitted,
+    )
+
+
+def created_at(found: Any) -> float | None:
+    """When a container was created, from seconds or from text with more digits than Python takes."""
+    if isinstance(found, (int, float)):
+        return float(found)
+    match = re.match(r"(\d+-\d+-\d+T\d+:\d+:\d+)(\.\d{1,6})?", str(found or ""))
+    if match is None:
+        return None
+    base = datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc)
+    return base.timestamp() + float(match[2] or 0)
+
+
+def _state(status: str) -> JobState:
+    if status == "paused":
+        return JobState.SUSPENDED
+    if status in ("running", "restarting"):
+        return JobState.RUNNING
+    return JobState.UNKNOWN
+
+
+def _failed(kind: ReasonKind, message: str, code: int, host: str | None) -> JobStatus:
+    return JobStatus(
+        state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message, host=host
+    )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

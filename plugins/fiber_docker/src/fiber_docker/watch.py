@@ -1,0 +1,151 @@
+"""Follows the engine's events about the containers of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fiber.exceptions import BackendError, FiberError
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber_docker.client import Client
+from fiber_docker.status import End, job_of, needs_a_look
+
+__all__ = ["Watch"]
+
+log = logging.getLogger("fiber")
+
+#: seconds between two tries to reach an engine that is gone
+_RETRY = 0.5
+_RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}
+#: Docker's word and Podman's
+_DIED = frozenset({"die", "died"})
+_REMOVED = frozenset({"destroy", "remove"})
+
+
+class Watch:
+    """One stream of events, in a thread of its own, made anew when it breaks.
+
+    Args:
+        client: the engine.
+        backend: name of the backend.
+        run_id: whose containers.
+        publish: told of every job and its status.
+        look: asks the engine for the status of a container that ended, by its id and labels.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        backend: str,
+        run_id: str,
+        publish: Callable[[Job, JobStatus], None],
+        look: Callable[[str, Mapping[str, str]], JobStatus],
+    ) -> None:
+        self._client = client
+        self._backend = backend
+        self._label = f"fiber.run={run_id}"
+        self._publish = publish
+        self._look = look
+        self._closed = threading.Event()
+        self._ready = threading.Event()
+        self._failure: FiberError | None = None
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._thread = threading.Thread(target=self._run, name="fiber-docker-events", daemon=True)
+        self._thread.start()
+
+    def wait_ready(self) -> None:
+        """Return once nothing can be missed any more.
+
+        Raises:
+            BackendUnavailableError: the engine could not be asked.
+        """
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_alive(self) -> bool:
+        """False where the engine could not be asked in the first place."""
+        return self._failure is None
+
+    def close(self) -> None:
+        """End the stream and its thread. Idempotent."""
+        with self._lock:
+            self._closed.set()
+            stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(Exception):
+                # what it raises differs with the transport, and it is over in any case
+                stream.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        complained = False
+        while not self._closed.is_set():
+            try:
+                self._follow()
+                complained = False
+            except FiberError as error:
+                if not self._ready.is_set():
+                    self._failure = error
+                    self._ready.set()
+                    return
+                if not (complained or self._closed.is_set()):
+                    log.warning("fiber: jobs are out of sight until the engine is back: %s", error)
+                    complained = True
+            # an engine that is gone tells nobody when it is back
+            self._closed.wait(_RETRY)
+
+    def _follow(self) -> None:
+        # by the engine's own clock, and from before the list is read: nothing falls in between
+        since = self._client.call("tell its time", lambda api: api.info())["SystemTime"]
+        stream = self._client.events([self._label], since)
+        with self._lock:
+            if self._closed.is_set():
+                stream.close()
+                return
+            self._stream = stream
+        for item in self._client.containers(self._label):
+            labels = item.get("Labels") or {}
+            job = job_of(self._backend, item["Names"][0].lstrip("/"), labels)
+            with contextlib.suppress(BackendError):
+                # removed meanwhile: an event will say so
+                self._publish(job, self._look(item["Id"], labels))
+        self._ready.set()
+        with self._client.asking("tell events"):
+            for event in stream:
+                self._told(event)
+
+    def _told(self, event: Mapping[str, Any]) -> None:
+        actor = event.get("Actor", {})
+        attributes = actor.get("Attributes", {})
+        action, container = str(event.get("Action", "")), str(actor.get("ID", ""))
+        job = job_of(self._backend, attributes.get("name", container), attributes)
+        if action == "create":
+            self._publish(job, JobStatus(state=JobState.PENDING))
+        elif action in _RUNNING:
+            self._publish(job, JobStatus(state=_RUNNING[action]))
+        elif action in _DIED:
+            code = int(attributes.get("exitCode") or attributes.get("containerExitCode") or 0)
+            self._publish(job, self._ended(container, code, attributes))
+        elif action in _REMOVED:
+            reason = Reason(ReasonKind.UNKNOWN)
+            words = "its container was removed before its end was seen"
+            self._publish(
+                job,
+                JobStatus(state=JobState.FAILED, reason=reason, exit_code=-9, message=words),
+            )
+
+    def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
+        if needs_a_look(code):
+            with contextlib.suppress(BackendError):
+                # it may be removed already, and then the code is all there is
+                status = self._look(container, labels)
+                if status.state.is_terminal:
+                    return status
+        return End(code=code).status()

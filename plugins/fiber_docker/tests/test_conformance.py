@@ -1,0 +1,70 @@
+"""The Docker backend and its plugin do what every backend and every plugin does."""
+
+import attrs
+import pytest
+
+from fiber.model import Volume
+from fiber.testing import BackendConformance, HostWitness, PluginConformance
+from fiber_docker.backend import DockerBackend
+from fiber_docker.config import DockerConfig
+
+
+class TestDockerBackend(BackendConformance):
+    python = "python3"
+    image = "fiber-test"
+    # a container takes a while on a machine that is busy with other tests
+    patience = 60.0
+
+    @pytest.fixture
+    def backend(self, reopen, context):
+        backend = reopen(context)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def reopen(self, engine):
+        config = DockerConfig(host=engine.url, pull="never")
+        return lambda context: DockerBackend(attrs.evolve(context, config=config))
+
+    @pytest.fixture
+    def unreachable(self, context):
+        config = DockerConfig(host="unix:///nowhere/docker.sock")
+        backend = DockerBackend(attrs.evolve(context, config=config))
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def settings(self, engine):
+        return {"DOCKER_HOST": engine.url, "FIBER_IMAGE": engine.image}
+
+    @pytest.fixture
+    def witness(self):
+        return HostWitness()
+
+    @pytest.fixture
+    def volume(self, engine, run_id):
+        name = f"kit-{run_id}"
+        yield Volume(source=name, path="/persistent")
+        client = engine.docker()
+        client.api.remove_volume(name, force=True)
+        client.close()
+
+    @pytest.fixture
+    def image_context(self, engine, tmp_path):
+        folder = tmp_path / "built"
+        folder.mkdir()
+        (folder / "Dockerfile").write_text(f"FROM {engine.image}\nCOPY word /word\n")
+        (folder / "word").write_text("built\n")
+        return str(folder)
+
+    @pytest.fixture(autouse=True)
+    def _engine(self, engine):
+        self._asked = engine
+
+    def survivors(self, run_id):
+        return self._asked.containers(run_id)
+
+
+class TestDockerPlugin(PluginConformance):
+    module = "fiber_docker.plugin"
+    sdks = ("docker", "requests", "urllib3", "fiber_docker.backend")
