@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fiber.queues import JoinableQueue, Queue, SimpleQueue
     from fiber.runtime import init
     from fiber.sharedctypes import Array, RawArray, RawValue, Value
+    from fiber.sharing import Shared, shared
     from fiber.synchronize import (
         Barrier,
         BoundedSemaphore,
@@ -74,6 +75,7 @@ _HOMES = {
     "SUBDEBUG": "multiprocessing.util",
     "SUBWARNING": "multiprocessing.util",
     "Semaphore": "fiber.synchronize",
+    "Shared": "fiber.sharing",
     "SimpleQueue": "fiber.queues",
     "TimeoutError": "multiprocessing",
     "WorkerCrashedError": "fiber.exceptions",
@@ -84,6 +86,7 @@ _HOMES = {
     "init": "fiber.runtime",
     "meta": "fiber.hints",
     "parent_process": "fiber.process",
+    "shared": "fiber.sharing",
 }
 
 # what the stdlib's package has as methods of its default context
@@ -127,6 +130,7 @@ __all__ = [
     "RawArray",
     "RawValue",
     "Semaphore",
+    "Shared",
     "SimpleQueue",
     "TimeoutError",
     "Value",
@@ -150,6 +154,7 @@ __all__ = [
     "set_executable",
     "set_forkserver_preload",
     "set_start_method",
+    "shared",
 ]
 
 

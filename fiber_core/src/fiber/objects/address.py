@@ -39,6 +39,12 @@ class Kind(enum.IntEnum):
     REFERENT = 11
     #: a queue whose items are tasks, counted until they are done
     TASKS = 12
+    #: a value that its maker and all others only read
+    BLOCK = 13
+
+
+# for people, where the kind's own name is not
+_WORDS = {Kind.REFERENT: "managed object", Kind.BLOCK: "shared value"}
 
 
 @values.frozen(kw_only=True)
@@ -81,7 +87,7 @@ def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
             name="queue", ends=1, lanes=(LaneShape(writers=0, readers=0, maxsize=maxsize),)
         )
     if kind not in (Kind.PIPE, Kind.ONE_WAY):
-        name = "managed object" if kind is Kind.REFERENT else kind.name.lower()
+        name = _WORDS.get(kind, kind.name.lower())
         return Shape(name=name, ends=1, lanes=())
     there = LaneShape(writers=0, readers=1, max_bytes=PIPE_BYTES)
     back = LaneShape(writers=1, readers=0, max_bytes=PIPE_BYTES)

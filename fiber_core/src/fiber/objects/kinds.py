@@ -23,6 +23,7 @@ _CLASSES = {
     Kind.CONDITION: ("fiber.objects.sync.remote_condition", "RemoteCondition"),
     Kind.EVENT: ("fiber.objects.sync.remote_event", "RemoteEvent"),
     Kind.BARRIER: ("fiber.objects.sync.remote_barrier", "RemoteBarrier"),
+    Kind.BLOCK: ("fiber.objects.blocks.remote", "RemoteBlock"),
     Kind.REFERENT: ("fiber.objects.remote_referent", "RemoteReferent"),
 }
 

@@ -67,6 +67,12 @@ class Owner:
         """True where it runs on this host."""
         return self._client is not None and self._client.peer.host == self._store.host
 
+    @property
+    def is_local(self) -> bool:
+        """True where it is reached as only processes of one host are."""
+        url = "" if self._client is None else self._client.url
+        return url.partition("://")[0].rpartition("@")[2] in ("unix", "ipc")
+
     def lost(self, what: str) -> PeerLostError:
         """What its loss means for a user of one of its objects."""
         if self._client is None:

@@ -97,8 +97,11 @@ class References:
 
     def is_awaited(self, end: int) -> bool:
         """True while an end has a holder elsewhere, or one is about to come."""
-        coming = any(e == end and uses != LASTING for e, uses in self._tickets.values())
-        return coming or bool(self._peers.get(end))
+        return self.is_coming(end) or bool(self._peers.get(end))
+
+    def is_coming(self, end: int) -> bool:
+        """True while an end has a holder in flight who will arrive."""
+        return any(e == end and uses != LASTING for e, uses in self._tickets.values())
 
     def peers(self, end: int) -> set[Hashable]:
         """The other processes that hold an end."""

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fiber.objects.memory import backing
 from fiber.objects.memory.backing import HEAD, MARK, Folder, Place
@@ -121,7 +122,9 @@ class Sealed:
         self._closing()
 
     def _map(self, protection: int) -> mmap.mmap:
-        return mmap.mmap(self._fd, self.place.size, mmap.MAP_PRIVATE, protection)
+        # one descriptor is enough, where Python can be told so
+        more: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+        return mmap.mmap(self._fd, self.place.size, mmap.MAP_PRIVATE, protection, **more)
 
 
 def seal(segments: Iterable[Buffer], folder: Folder, ident: str) -> Sealed:

@@ -1,0 +1,1 @@
+"""Values that one process made and any number of processes read."""

@@ -1,0 +1,60 @@
+"""The value of a block in one process: unpickled once, for all who hold the block there."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Protocol
+
+from fiber.objects.blocks import contents
+
+
+class Readable(Protocol):
+    """A block, at its owner or elsewhere."""
+
+    def body(self) -> memoryview:
+        """Its bytes, fetched where they are not here yet.
+
+        Raises:
+            PeerLostError: the process that it lives in is gone.
+        """
+
+
+class Cell:
+    """Keeps the value as long as a handle does, so that no thread of ours lets go of it."""
+
+    def __init__(self, block: Readable) -> None:
+        self._block = block
+        self._lock = threading.RLock()
+        self._values: list[Any] = []
+
+    def value(self) -> Any:
+        """The value.
+
+        Raises:
+            PeerLostError: its process was gone before it was here.
+            Exception: what unpickling it raised.
+        """
+        if not self._values:
+            with self._lock:
+                if not self._values:
+                    self._values.append(contents.read(self._block.body()))
+        return self._values[0]
+
+
+class Reading:
+    """The cell of a block, while anybody has it."""
+
+    def __init__(self, block: Readable) -> None:
+        self._block = block
+        self._lock = threading.Lock()
+        self._cell: weakref.ref[Cell] | None = None
+
+    def cell(self) -> Cell:
+        """The cell that all handles in this process share."""
+        with self._lock:
+            found = None if self._cell is None else self._cell()
+            if found is None:
+                found = Cell(self._block)
+                self._cell = weakref.ref(found)
+            return found

@@ -1,0 +1,163 @@
+"""A block of another process: mapped where it is on this host, else fetched once a host."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import PeerLostError, TransportError, WireError
+from fiber.objects.blocks import protocol
+from fiber.objects.blocks.protocol import DIGEST, MOST, Op, Word
+from fiber.objects.blocks.reading import Reading
+from fiber.objects.memory import sealed
+from fiber.objects.memory.backing import HEAD, Place
+from fiber.objects.memory.sealed import Draft, Sealed
+from fiber.objects.protocol import read
+from fiber.objects.remote import Remote
+from fiber.transport.wire import Message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fiber.objects.address import Address
+    from fiber.objects.owner import Owner
+    from fiber.objects.store import Store
+    from fiber.transport.client import Pending
+
+# messages on their way at most
+_WINDOW = 8
+
+
+class RemoteBlock(Remote):
+    """One for each block and process."""
+
+    def __init__(self, store: Store, address: Address, owner: Owner) -> None:
+        super().__init__(store, address, owner)
+        self.reading = Reading(self)
+        # held while it is fetched
+        self._getting = threading.Lock()
+        self._sealed: Sealed | None = None
+        self._size = 0
+
+    def meet(self, place: Place) -> None:
+        """Map it now if it is on this host, so that what becomes of its owner is nothing to us."""
+        self._size = place.size - HEAD
+        if self.is_mappable:
+            with self._getting:
+                if self._sealed is None:
+                    self._map(place)
+
+    def body(self) -> memoryview:
+        """Its bytes.
+
+        Raises:
+            PeerLostError: the process that it lives in is gone, or the block is.
+            OSError: there is no room for it.
+        """
+        with self._getting:
+            if self._sealed is None:
+                try:
+                    self._get()
+                except WireError:
+                    raise
+                except TransportError as error:
+                    raise self.loss(error) from error
+            assert self._sealed is not None
+            return self._sealed.view()
+
+    @property
+    def is_mappable(self) -> bool:
+        """True where its owner's memory is this host's, and is to be used as such."""
+        return self.is_near and self._owner.is_local
+
+    # -- what a remote object is told
+
+    def on_word(self, message: Message) -> None:
+        """On the handler thread: the owner is about to end."""
+        (word,) = read(protocol.WORD, message.body)
+        if word == Word.HURRY:
+            self.soon(self._secure)
+
+    def _secure(self) -> None:
+        try:
+            self.body()
+        except PeerLostError:
+            # whoever asks for the value is told
+            return
+
+    def _close(self, end: int) -> None:
+        with self._getting:
+            found, self._sealed = self._sealed, None
+        if found is not None:
+            found.close()
+
+    # -- inside, with `_getting` held
+
+    def _get(self) -> None:
+        place = self._locate(alone=False)
+        if place is not None and not self._map(place):
+            place = self._locate(alone=True)
+        if self._sealed is None:
+            self._fetch()
+
+    def _locate(self, *, alone: bool) -> Place | None:
+        pending = self.call([protocol.LOCATE.pack(Op.LOCATE, alone)])
+        pending.wait()
+        body = pending.result()
+        return protocol.read_place(body) if len(body) else None
+
+    def _map(self, place: Place) -> bool:
+        found = sealed.find(place, self._folder)
+        if found is None or found.size != self._size:
+            return False
+        self._has(found)
+        return True
+
+    def _has(self, found: Sealed) -> None:
+        self._sealed = found
+        # mapped at once: from now on no process but this one matters
+        found.view()
+        self.soon(functools.partial(self.cast, [protocol.has(found.place)]))
+
+    def _fetch(self) -> None:
+        try:
+            draft = Draft(self._size, self._folder, self._store.ident)
+            try:
+                for begin, piece in self._pieces():
+                    draft.write(begin, piece)
+                found = draft.seal()
+            except BaseException:
+                draft.discard()
+                raise
+        except BaseException:
+            # somebody else on this host may be more lucky
+            self.soon(functools.partial(self.cast, [protocol.GIVE_UP.pack(Op.GIVE_UP)]))
+            raise
+        self._has(found)
+
+    def _pieces(self) -> Iterator[tuple[int, memoryview]]:
+        """All pieces with where they begin, a few of which are on their way at a time."""
+        waiting: deque[tuple[int, Pending]] = deque()
+        for begin in range(0, self._size, MOST):
+            size = min(MOST, self._size - begin)
+            waiting.append((begin, self.call([protocol.FETCH.pack(Op.FETCH, begin, size)])))
+            if len(waiting) == _WINDOW:
+                yield self._piece(*waiting.popleft())
+        while waiting:
+            yield self._piece(*waiting.popleft())
+
+    def _piece(self, begin: int, pending: Pending) -> tuple[int, memoryview]:
+        pending.wait()
+        answer = pending.result()
+        size = min(MOST, self._size - begin)
+        digest, piece = answer[:DIGEST], answer[DIGEST:]
+        if len(piece) != size or protocol.digest(begin, piece) != digest:
+            msg = f"{size} bytes from {begin} on of a shared value came damaged"
+            raise WireError(msg)
+        return begin, piece
+
+    def _folder(self) -> Path:
+        return self._store.node.directory

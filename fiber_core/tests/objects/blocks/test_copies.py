@@ -1,0 +1,88 @@
+"""Where a block is on each host, and who is to fetch it."""
+
+import pytest
+
+from fiber.objects.blocks.copies import Answer, Copies
+from fiber.objects.memory.backing import Place
+
+
+@pytest.fixture
+def copies():
+    return Copies()
+
+
+def place(who):
+    return Place(who, 1, 100, bytes(16))
+
+
+def ask(copies, who, *, host="h", alone=False):
+    return copies.ask(host, who, 1, alone=alone)
+
+
+def fetch(who):
+    return [Answer(who, 1, None)]
+
+
+def test_one_of_a_host_fetches_it_and_the_others_get_that(copies):
+    assert ask(copies, "a") == fetch("a")
+    assert ask(copies, "b") == ask(copies, "c") == []
+    assert copies.came("h", "a", place("a")) == [Answer(who, 1, place("a")) for who in "bc"]
+    assert ask(copies, "d") == [Answer("d", 1, place("a"))]
+
+
+def test_hosts_have_nothing_to_do_with_each_other(copies):
+    assert ask(copies, "a") == fetch("a")
+    assert ask(copies, "b", host="other") == fetch("b")
+    copies.came("h", "a", place("a"))
+    assert ask(copies, "c", host="other") == []
+
+
+def test_when_who_fetches_is_gone_the_next_one_does(copies):
+    ask(copies, "a"), ask(copies, "b"), ask(copies, "c"), ask(copies, "d")
+    assert copies.gone("b") == []
+    assert copies.gone("a") == fetch("c")
+    assert copies.gone("c") == fetch("d")
+    assert copies.gone("d") == []
+    assert ask(copies, "e") == fetch("e")
+
+
+def test_as_long_as_anybody_has_it_others_get_it(copies):
+    ask(copies, "a")
+    copies.came("h", "a", place("a"))
+    copies.came("h", "b", place("b"))
+    copies.gone("a")
+    assert ask(copies, "c") == [Answer("c", 1, place("b"))]
+    copies.gone("b")
+    assert ask(copies, "d") == fetch("d")
+
+
+def test_who_cannot_map_what_others_have_fetches_it_too(copies):
+    ask(copies, "a")
+    copies.came("h", "a", place("a"))
+    assert ask(copies, "b", alone=True) == fetch("b")
+    # and is nobody whom others wait for
+    assert ask(copies, "c") == [Answer("c", 1, place("a"))]
+
+
+def test_who_asks_again_is_told_again_and_never_of_itself(copies):
+    assert ask(copies, "a") == ask(copies, "a") == fetch("a")
+    copies.came("h", "a", place("a"))
+    assert ask(copies, "a") == fetch("a")
+
+
+def test_it_is_known_who_has_it(copies):
+    ask(copies, "a")
+    assert not copies.has("a")
+    copies.came("h", "a", place("a"))
+    assert copies.has("a")
+    copies.gone("a")
+    assert not copies.has("a")
+
+
+def test_nothing_is_kept_of_who_is_gone(copies):
+    for who in "abc":
+        ask(copies, who)
+    copies.came("h", "a", place("a"))
+    for who in "abc":
+        copies.gone(who)
+    assert copies._hosts == {}

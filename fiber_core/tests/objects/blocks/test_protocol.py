@@ -1,0 +1,29 @@
+"""What processes tell each other about a block."""
+
+import pytest
+
+from fiber.exceptions import WireError
+from fiber.objects.blocks import protocol
+from fiber.objects.memory.backing import Place
+
+
+def test_a_place_comes_back():
+    place = Place("fd:17", 4711, 2**40, bytes(range(16)))
+    assert protocol.read_place(protocol.pack_place(place)) == place
+    message = protocol.has(place)
+    assert message[0] == protocol.Op.HAS
+    assert protocol.read_has(message) == place
+
+
+@pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
+def test_what_is_no_place_is_an_error(body):
+    with pytest.raises(WireError):
+        protocol.read_place(body)
+
+
+def test_a_digest_tells_bytes_and_where_they_are():
+    same = protocol.digest(0, b"abc"), protocol.digest(0, memoryview(b"abc"))
+    others = protocol.digest(1, b"abc"), protocol.digest(0, b"abd")
+    assert len(set(same)) == 1
+    assert len({*same, *others}) == 3
+    assert len(same[0]) == protocol.DIGEST

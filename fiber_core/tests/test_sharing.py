@@ -1,0 +1,211 @@
+"""Values that are made once and read by many, as users have them."""
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+import fiber
+from fiber import runtime
+from fiber.exceptions import PeerLostError
+from transport_world import until
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+PATIENCE = 60
+
+
+@attrs.define
+class Model:
+    weights: np.ndarray
+    name: str
+
+
+def be_elsewhere():
+    """From now on this process is on another host, as far as it tells."""
+    node = runtime.current()
+    node._hello = attrs.evolve(node.hello, host="elsewhere")
+
+
+def open_memory():
+    """How much memory without a name this process has open."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found += "memfd:fiber-memory" in str(path.readlink())
+        except OSError:
+            continue
+    return found
+
+
+def ended(child):
+    child.join(PATIENCE)
+    return child.exitcode
+
+
+# what children do
+
+
+def tell(handle, outbox):
+    value = handle.value
+    outbox.put((float(value.sum()), value.flags.writeable, handle.value is value, os.getpid()))
+
+
+def tell_from_elsewhere(inbox, outbox):
+    be_elsewhere()
+    tell(inbox.get(), outbox)
+
+
+def total(handle, factor):
+    return float(handle.value.sum()) * factor
+
+
+def make(outbox):
+    outbox.put(fiber.shared(np.full(1000, 2.0)))
+
+
+def make_and_wait(*outboxes):
+    handles = [fiber.shared(np.full(1000, 2.0)) for _ in outboxes]
+    for handle, outbox in zip(handles, outboxes, strict=True):
+        outbox.put(handle)
+    signal.pause()
+
+
+class Kept:
+    handle = None
+
+
+def keep(handle):
+    Kept.handle = handle
+
+
+def total_of_kept(factor):
+    return total(Kept.handle, factor)
+
+
+# tests
+
+
+def test_an_array_is_a_view_that_nobody_can_write_to():
+    array = np.arange(100_000.0)
+    handle = fiber.shared(array)
+    array[0] = 7
+    value = handle.value
+    assert value is handle.value
+    assert (value[0], value[-1]) == (0, 99_999)
+    with pytest.raises(ValueError, match="read-only"):
+        value[0] = 1
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+        value.setflags(write=True)
+    assert array.nbytes <= handle.nbytes < array.nbytes + 1000
+    assert repr(handle) == f"<Shared value of {handle.nbytes} bytes>"
+
+
+def test_a_value_outlives_its_handle():
+    value = fiber.shared(np.ones(1000)).value
+    gc.collect()
+    assert value.sum() == 1000
+
+
+def test_its_memory_goes_with_its_last_holder():
+    before = open_memory()
+    handles = [fiber.shared(np.ones(1000)) for _ in range(5)]
+    assert open_memory() > before
+    [handle.value for handle in handles]
+    handles.clear()
+    until(lambda: open_memory() == before, patience=PATIENCE)
+
+
+def test_a_copy_is_the_same():
+    handle = fiber.shared({"a": [1]})
+    assert copy.copy(handle) is copy.deepcopy(handle) is handle
+    again = pickle.loads(pickle.dumps(handle))
+    assert again.value is handle.value
+    assert again.value == {"a": [1]}
+
+
+def test_what_cannot_be_pickled_and_what_does_not_fit_is_an_error():
+    before = open_memory()
+    with pytest.raises(pickle.PicklingError, match="a lock cannot be shared"):
+        fiber.shared(threading.Lock())
+    huge = np.broadcast_to(np.zeros(1), (2**47,))
+    with pytest.raises((OSError, pickle.PicklingError), match=r"no room|cannot be pickled"):
+        fiber.shared(huge)
+    gc.collect()
+    assert open_memory() == before
+
+
+@pytest.mark.parametrize("target", [tell, tell_from_elsewhere])
+def test_processes_read_it_wherever_they_are(target):
+    handle = fiber.shared(np.ones(300_000))
+    inbox, outbox = fiber.SimpleQueue(), fiber.SimpleQueue()
+    args = (handle, outbox) if target is tell else (inbox, outbox)
+    children = [fiber.Process(target=target, args=args) for _ in range(3)]
+    for child in children:
+        child.start()
+        inbox.put(handle)
+    told = [outbox.get() for _ in children]
+    assert {one[:3] for one in told} == {(300_000.0, False, True)}
+    assert {one[3] for one in told} == {child.pid for child in children}
+    assert [ended(child) for child in children] == [0, 0, 0]
+
+
+def test_it_goes_by_arguments_closures_initializers_queues_and_managers():
+    handle = fiber.shared(np.ones(10))
+    with fiber.Pool(2, initializer=keep, initargs=(handle,)) as pool:
+        assert pool.starmap(total, [(handle, 1), (handle, 2)]) == [10, 20]
+        assert pool.map(lambda factor: total(handle, factor), [3, 4]) == [30, 40]
+        assert pool.map(total_of_kept, [5, 6]) == [50, 60]
+        made = pool.apply(fiber.shared, (Model(np.ones(3), "m"),))
+        assert (made.value.name, made.value.weights.flags.writeable) == ("m", False)
+    with fiber.Manager() as manager:
+        found = manager.list([handle])[0]
+        assert found.value is handle.value
+
+
+def test_one_value_may_hold_another():
+    inner = fiber.shared(np.ones(10))
+    outer = fiber.shared({"inner": inner})
+    del inner
+    gc.collect()
+    with fiber.Pool(1) as pool:
+        assert pool.apply(_inner_total, (outer,)) == 10
+    before = open_memory()
+    del outer
+    until(lambda: open_memory() < before, patience=PATIENCE)
+
+
+def _inner_total(outer):
+    return float(outer.value["inner"].value.sum())
+
+
+def test_a_maker_that_ends_waits_until_its_value_is_where_it_went():
+    outbox = fiber.SimpleQueue()
+    child = fiber.Process(target=make, args=(outbox,))
+    child.start()
+    handle = outbox.get()
+    assert ended(child) == 0
+    assert handle.value.sum() == 2000
+
+
+def test_who_has_it_reads_on_when_its_maker_is_killed_and_others_are_told():
+    outboxes = [fiber.SimpleQueue() for _ in range(2)]
+    child = fiber.Process(target=make_and_wait, args=outboxes)
+    child.start()
+    first = outboxes[0].get()
+    first.value  # noqa: B018 - it is here from now on
+    until(lambda: not outboxes[1].empty(), patience=PATIENCE)
+    child.kill()
+    assert ended(child) == -signal.SIGKILL
+    late = outboxes[1].get()
+    assert first.value.sum() == 2000
+    with pytest.raises(EOFError, match=r"the process that this shared value lives in") as e:
+        late.value  # noqa: B018 - it raises
+    assert isinstance(e.value, PeerLostError)
