@@ -10,6 +10,7 @@ from fiber.pending import (
     BatchPolicy,
     Dispatch,
     PendingTable,
+    RevokePolicy,
     Tick,
     UnitsDone,
     WorkerAsked,
@@ -27,7 +28,8 @@ class Play:
 
     def __init__(self, **policies):
         # the tests' numbers are those of this target, whatever the default is
-        policies.setdefault("batching", BatchPolicy(target=0.0015))
+        policies.setdefault("batching", BatchPolicy(target=0.0015, cost=0.0))
+        policies.setdefault("revoking", RevokePolicy(each=0.0))
         self.table = PendingTable(**policies)
         self.now = 100.0
         self.sent = []

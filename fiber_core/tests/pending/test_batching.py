@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fiber.pending.batching import WINDOW, Pace, batch_units
 from fiber.pending.policy import BatchPolicy
 
-POLICY = BatchPolicy(target=0.0015)
+POLICY = BatchPolicy(target=0.0015, cost=0.0)
 
 
 def size(mean, queued=10**6, workers=1, quota=None, bytes_per_unit=0.0):
@@ -29,6 +29,23 @@ def test_entries_shrink_as_the_queue_runs_dry():
     assert [size(1e-6, queued=queued, workers=4) for queued in (8000, 80, 9, 8, 1)] == [
         1000, 10, 2, 1, 1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "mean, workers, queued, units",
+    [
+        (1e-6, 4, 80, 200),
+        (1e-6, 4, 10**6, 1500),
+        (1e-6, 1000, 80, 4096),
+        (1e-3, 1000, 10**6, 50),
+        (1e-3, 4, 9, 1),
+        (0.0, 4, 8, 4096),
+    ],
+)
+def test_an_entry_lasts_as_long_as_giving_every_worker_one(mean, workers, queued, units):
+    policy = BatchPolicy(target=0.0015, cost=0.00005)
+
+    assert batch_units(policy, mean, queued, workers, None, 0.0) == units
 
 
 def test_an_entry_stays_below_its_bytes_and_has_one_unit_at_least():

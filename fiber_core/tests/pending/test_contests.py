@@ -45,3 +45,16 @@ def test_entries_beside_the_contest_are_not_kept():
     contest.open(entry(1, 0, 10), 5, 10)
     contest.given(entry(2, 20, 30))
     assert contest.orphans(20, 30, taint=False) == [(20, 30)]
+
+
+def test_among_many_holders_those_of_the_items_are_found():
+    contest = Contest()
+    entries = [entry(number, 10 * number, 10 * number + 10) for number in range(100)]
+    for one in reversed(entries):
+        contest.open(one, one.start, one.stop)
+    for number in (40, 42):
+        contest.gone(entries[number])
+    contest.gone(entries[42])
+    assert contest.orphans(395, 435, taint=False) == [(400, 410), (420, 430)]
+    contest.given(entry(500, 0, 1000))
+    assert contest.orphans(395, 435, taint=False) == []

@@ -8,9 +8,14 @@ from fiber.pending import BatchPolicy, RetryPolicy, RevokePolicy
 def test_the_defaults_are_those_that_the_documentation_names():
     assert RetryPolicy().max_attempts == 3
     assert BatchPolicy() == BatchPolicy(
-        target=0.008, max_units=4096, max_bytes=2**20, second_below=0.150, spread_from=0.010
+        target=0.008,
+        cost=0.00005,
+        max_units=4096,
+        max_bytes=2**20,
+        second_below=0.150,
+        spread_from=0.010,
     )
-    assert RevokePolicy() == RevokePolicy(floor=0.05, factor=5.0, patience=0.1)
+    assert RevokePolicy() == RevokePolicy(floor=0.05, factor=5.0, each=0.0001, patience=0.1)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ def test_a_slow_call_gets_five_times_its_mean(watch):
     assert watch.next_deadline(1) == pytest.approx(0.5)
 
 
+def test_among_many_workers_the_last_one_to_be_given_something_has_time_to_begin(watch):
+    watch.note(holder(), 1000)
+    assert watch.next_deadline(1) == pytest.approx(0.1)
+
+
 def test_progress_puts_the_moment_off(watch):
     worker = holder()
     watch.note(worker, 1)

@@ -89,14 +89,22 @@ def batch_units(
     """
     if mean is None:
         return 1
-    units = policy.max_units
-    # Compared before divided: a mean of zero, or close to it, has no finite quotient.
-    if mean * units > policy.target:
-        units = int(policy.target / mean)
+    # shorter ones would leave all but a few waiting for the master
+    least = workers * policy.cost
+    units = _units_of(max(policy.target, least), mean, policy.max_units)
     spread = -(-queued // (2 * workers))
-    units = min(units, spread)
+    if spread < units:
+        units = max(spread, _units_of(least, mean, units))
     if bytes_per_unit * units > policy.max_bytes:
         units = int(policy.max_bytes / bytes_per_unit)
     if quota is not None and quota < units:
         units = quota
     return max(1, units)
+
+
+def _units_of(seconds: float, mean: float, most: int) -> int:
+    """How many units take so long; never more than ``most``."""
+    # compared before divided: a mean close to zero has no finite quotient
+    if mean * most < seconds:
+        return most
+    return int(seconds / mean) if mean else 0

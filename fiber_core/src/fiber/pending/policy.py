@@ -23,6 +23,9 @@ class BatchPolicy:
     #: seconds of work that one entry aims at; tasks of 1 ms cost 200 µs of CPU each in entries of
     #: this size, 500 in entries of a fifth, and the last entries shrink by themselves
     target: float = values.field(default=0.008, validator=_positive)
+    #: seconds that the master spends on an entry, there and back: as long as it takes to give every
+    #: worker one, an entry lasts at least, the last ones too
+    cost: float = values.field(default=0.00005, validator=values.ge(0.0))
     #: units in one entry at most
     max_units: int = values.field(default=4096, validator=_at_least_one)
     #: bytes of arguments in one entry at most, where their size was observed
@@ -42,5 +45,8 @@ class RevokePolicy:
     floor: float = values.field(default=0.05, validator=_positive)
     #: and how many times the mean of its call
     factor: float = values.field(default=5.0, validator=_positive)
+    #: and seconds for every worker, which :attr:`patience` has as well: who is told something last
+    #: waits for all before it
+    each: float = values.field(default=0.0001, validator=values.ge(0.0))
     #: seconds after which an unanswered revoke lets the work go elsewhere as well
     patience: float = values.field(default=0.1, validator=_positive)

@@ -18,12 +18,13 @@ class Watch:
     progress is found out, and noted anew, when its moment has come and an idle worker wants work.
     """
 
-    __slots__ = ("_policy", "_serial", "asked", "heap", "waiting")
+    __slots__ = ("_policy", "_serial", "_workers", "asked", "heap", "waiting")
 
     def __init__(self, policy: RevokePolicy) -> None:
         self._policy = policy
         self.heap: list[tuple[float, int, Worker]] = []
         self._serial = 0
+        self._workers = 0
         #: revokes by the moment at which patience ends; what was answered since is skipped
         self.asked: deque[tuple[float, Entry]] = deque()
         #: how many entries were asked back and wait for the answer or the end of patience
@@ -33,6 +34,7 @@ class Watch:
         """Watch a worker that holds work behind its current unit; one of so many workers."""
         if worker.is_watched:
             return
+        self._workers = workers
         worker.is_watched = True
         self._push(self._due(worker), worker)
         if len(self.heap) > 2 * workers + 64:
@@ -59,7 +61,8 @@ class Watch:
         """Note that an entry is asked back."""
         entry.asked = Asked.WAITING
         self.waiting += 1
-        self.asked.append((now + self._policy.patience, entry))
+        patience = self._policy.patience + self._policy.each * self._workers
+        self.asked.append((now + patience, entry))
 
     def settle(self, entry: Entry, asked: Asked) -> None:
         """Note what became of an entry that was asked back."""
@@ -89,8 +92,8 @@ class Watch:
         return any(entry.asked is not Asked.NO for entry in worker.held)
 
     def _due(self, worker: Worker) -> float:
-        mean = worker.held[0].call.pace.mean or 0.0
-        return worker.since + max(self._policy.floor, self._policy.factor * mean)
+        policy, mean = self._policy, worker.held[0].call.pace.mean or 0.0
+        return worker.since + max(policy.floor, policy.factor * mean, policy.each * self._workers)
 
     def _push(self, due: float, worker: Worker) -> None:
         self._serial += 1
