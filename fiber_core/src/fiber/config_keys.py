@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -149,10 +148,14 @@ class Placer:
 def _unknown(key: str, origin: Origin, allowed: Collection[str]) -> ConfigError:
     if not allowed:
         return ConfigError(f"unknown key {key!r} ({origin}): this backend has no settings")
+    import difflib
+
     close = difflib.get_close_matches(key, allowed, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return ConfigError(f"unknown key {key!r} ({origin}): {hint}allowed are {', '.join(allowed)}")
 
 
 def _nearest(name: str, names: Collection[str]) -> str:
+    import difflib
+
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib.metadata
 import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from fiber import abc, light_values, values
+from fiber.distributions import EntryPoint
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
@@ -45,11 +44,10 @@ class Source:
         return cls(module, CORE, __version__)
 
     @classmethod
-    def of(cls, point: importlib.metadata.EntryPoint) -> Source:
+    def of(cls, point: Any) -> Source:
         """The distribution that an entry point belongs to."""
-        if point.dist is None:
-            return cls(point.name, point.value)
-        return cls(point.name, point.dist.metadata["Name"] or point.value, point.dist.version)
+        point = EntryPoint.of(point)
+        return cls(point.name, point.distribution, point.version)
 
     @classmethod
     def of_object(cls, plugin: Any) -> Source:
@@ -219,6 +217,8 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
                 f"backend {who} is known and not installed: pip install {known.distribution}"
             )
     words = [*installed, *absent, *(alias for k in absent.values() for alias in k.aliases)]
+    import difflib
+
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
     text = f"unknown backend {who}: installed are {', '.join(sorted(installed)) or 'none'}"
     if absent:

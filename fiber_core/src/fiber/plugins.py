@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from fiber import hookspecs
+from fiber import distributions, hookspecs
 from fiber.abc import ResourceProvider
+from fiber.distributions import EntryPoint
 from fiber.exceptions import PluginClashError, PluginError, ResourceError
 from fiber.hookspecs import PROJECT
 from fiber.model import BackendInfo
@@ -44,7 +44,7 @@ _log = logging.getLogger("fiber.plugins")
 
 def load_plugins(
     *,
-    entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
+    entry_points: Iterable[Any] | None = None,
     extra: Iterable[Any] = (),
 ) -> Plugins:
     """Load the plugins.
@@ -52,16 +52,20 @@ def load_plugins(
     One that cannot be loaded is in :attr:`Plugins.broken` afterwards, and does no harm otherwise.
 
     Args:
-        entry_points: what to load, by default all entry points of the group ``fiber``.
+        entry_points: what to load, as :mod:`fiber.distributions` or ``importlib.metadata`` has it; by
+            default all entry points of the group ``fiber``.
         extra: more plugins: modules or objects with hook implementations.
     """
     plugins = Plugins()
     for name in _BUILT_IN:
         plugins.register(importlib.import_module(name), Source.core(name))
-    if entry_points is None:
-        entry_points = importlib.metadata.entry_points(group=PROJECT)
-    by_name: dict[str, dict[tuple[Source, str], importlib.metadata.EntryPoint]] = {}
-    for point in entry_points:
+    found = (
+        distributions.entry_points(PROJECT)
+        if entry_points is None
+        else map(EntryPoint.of, entry_points)
+    )
+    by_name: dict[str, dict[tuple[Source, str], EntryPoint]] = {}
+    for point in found:
         by_name.setdefault(point.name, {})[Source.of(point), point.value] = point
     for name, points in by_name.items():
         if len(points) > 1:
@@ -116,7 +120,7 @@ class Plugins:
             found.extend(index.clashes.values())
         return tuple(found)
 
-    def load(self, point: importlib.metadata.EntryPoint, source: Source) -> None:
+    def load(self, point: EntryPoint, source: Source) -> None:
         """Import the plugin that an entry point names, and register it."""
         try:
             plugin = point.load()

@@ -29,10 +29,10 @@ ENTRY = "fiber.launch.bootstrap:main"
 MODULE = "fiber.launch.bootstrap"
 #: what every worker imports; a supervisor that forks them imports it once
 PRELOAD = (
-    "cloudpickle",
     "fiber.config",
     "fiber.dispatch.worker",
     "fiber.launch.bootstrap",
+    "fiber.launch.preloaded",
     "fiber.pool_worker",
     "fiber.runtime",
     "multiprocessing.pool",

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 
 __all__ = ["megabytes"]
 
 _FACTORS = {
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15,
-    "E": Decimal(10) ** 18,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50,
-    "Ei": Decimal(2) ** 60,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
 }
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<suffix>[a-zA-Z]{0,2}|[eE][+-]?\d{1,2})")
-_MEBI = Decimal(2) ** 20
+_MEBI = 2**20
 
 
 def megabytes(value: int | str) -> int:
@@ -60,6 +59,8 @@ def megabytes(value: int | str) -> int:
         number = match["number"]
         msg = f"memory {value!r} counts thousandths of a byte: write '{number}Mi'"
         raise ValueError(msg)
+    from decimal import Decimal
+
     if suffix[0] in "eE" and len(suffix) > 1 and suffix != "Ei":
         size = Decimal(match["number"] + suffix) if suffix[1] in "+-0123456789" else None
     else:

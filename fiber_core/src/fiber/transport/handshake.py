@@ -19,18 +19,18 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import secrets
 import sys
-from importlib import metadata
 from typing import Any
 
-from fiber import values
+from fiber import distributions, values
 from fiber._version import __version__
 from fiber.exceptions import HandshakeError
 from fiber.transport import wire
 from fiber.transport.identity import Credentials
 
 _NONCE = 32
+#: the distribution whose version must agree besides
+PICKLER = "cloudpickle"
 
 
 @values.frozen(kw_only=True)
@@ -53,15 +53,13 @@ class Hello:
     @classmethod
     def mine(cls, ident: str) -> Hello:
         """This process."""
-        import platform
-
         return cls(
             ident=ident,
             pid=os.getpid(),
-            host=platform.node(),
+            host=os.uname().nodename,
             fiber=__version__,
             python=f"{sys.version_info[0]}.{sys.version_info[1]}",
-            cloudpickle=metadata.version("cloudpickle"),
+            cloudpickle=distributions.version(PICKLER),
         )
 
     @classmethod
@@ -151,7 +149,7 @@ class Dialler:
     def __init__(self, credentials: Credentials, hello: Hello) -> None:
         self._key = credentials.key
         self._mine = hello
-        self._nonce = secrets.token_bytes(_NONCE)
+        self._nonce = os.urandom(_NONCE)
         self._hello = json.dumps(
             {**values.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
         ).encode()
@@ -221,7 +219,7 @@ class Listener:
                 raise HandshakeError(msg)
             self._nonce_dialler = _hex(data, "nonce")
             self._theirs = Hello.from_json(data)
-            self._nonce = secrets.token_bytes(_NONCE)
+            self._nonce = os.urandom(_NONCE)
             proof = _mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
             answer = {"nonce": self._nonce.hex(), "proof": proof.hex()}
             return wire.Kind.CHALLENGE, json.dumps(answer).encode()

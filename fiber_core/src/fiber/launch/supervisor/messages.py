@@ -1,15 +1,11 @@
-"""What a supervisor and the holders of its channels say to each other.
-
-Messages are named tuples and no attrs classes: every program that starts a job defines them first,
-and two dozen attrs classes take ten milliseconds of that.
-"""
+"""What a supervisor and the holders of its channels say to each other."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from fiber import values
 from fiber.model import Device, JobSpec, JobStatus
 
 __all__ = [
@@ -42,7 +38,8 @@ _NOTHING: Mapping[str, str] = {}
 _NO_STATUSES: Mapping[str, JobStatus] = {}
 
 
-class SupervisorOptions(NamedTuple):
+@values.frozen
+class SupervisorOptions:
     """The first frame on a supervisor's first channel: what it shall be."""
 
     #: the run it serves
@@ -72,7 +69,8 @@ class SupervisorOptions(NamedTuple):
 # -- requests: each has a number, unique on its channel, and gets one reply with that number -------
 
 
-class Submit(NamedTuple):
+@values.frozen
+class Submit:
     """Start a job."""
 
     #: of this request
@@ -89,7 +87,8 @@ class Submit(NamedTuple):
         return f"Submit(number={self.number}, spec={self.spec})"
 
 
-class Signal(NamedTuple):
+@values.frozen
+class Signal:
     """Send a signal; processes that have ended are no error."""
 
     #: of this request
@@ -104,7 +103,8 @@ class Signal(NamedTuple):
     group: bool = False
 
 
-class Terminate(NamedTuple):
+@values.frozen
+class Terminate:
     """SIGTERM to a job's processes, SIGKILL to their groups after ``grace`` seconds."""
 
     #: of this request
@@ -115,7 +115,8 @@ class Terminate(NamedTuple):
     grace: float
 
 
-class Kill(NamedTuple):
+@values.frozen
+class Kill:
     """SIGKILL to a job's process groups."""
 
     #: of this request
@@ -124,7 +125,8 @@ class Kill(NamedTuple):
     job_id: str
 
 
-class Query(NamedTuple):
+@values.frozen
+class Query:
     """Ask for the statuses of jobs; :attr:`Done.statuses` has those that are known."""
 
     #: of this request
@@ -133,7 +135,8 @@ class Query(NamedTuple):
     job_ids: tuple[str, ...] | None = None
 
 
-class Preload(NamedTuple):
+@values.frozen
+class Preload:
     """Import more modules before the next fork; :attr:`Done.words` has the failures."""
 
     #: of this request
@@ -142,7 +145,8 @@ class Preload(NamedTuple):
     modules: tuple[str, ...]
 
 
-class Devices(NamedTuple):
+@values.frozen
+class Devices:
     """The devices of this host of some kinds, with the providers that know their environment."""
 
     #: of this request
@@ -153,14 +157,16 @@ class Devices(NamedTuple):
     providers: Mapping[str, bytes]
 
 
-class EndAll(NamedTuple):
+@values.frozen
+class EndAll:
     """Kill all jobs of this channel; the reply comes once they have ended."""
 
     #: of this request
     number: int
 
 
-class Shutdown(NamedTuple):
+@values.frozen
+class Shutdown:
     """Kill all jobs, reply, and end."""
 
     #: of this request
@@ -173,7 +179,8 @@ Request = Submit | Signal | Terminate | Kill | Query | Preload | Devices | EndAl
 # -- replies ----------------------------------------------------------------------------------------
 
 
-class Accepted(NamedTuple):
+@values.frozen
+class Accepted:
     """A job was taken on."""
 
     #: the request's
@@ -195,7 +202,8 @@ class Why(enum.Enum):
     DEVICES = "devices"
 
 
-class Refused(NamedTuple):
+@values.frozen
+class Refused:
     """A request was not carried out."""
 
     #: the request's
@@ -206,7 +214,8 @@ class Refused(NamedTuple):
     words: str
 
 
-class Done(NamedTuple):
+@values.frozen
+class Done:
     """A request was carried out."""
 
     #: the request's
@@ -225,11 +234,13 @@ REPLIES = (Accepted, Refused, Done)
 # -- what is said unasked ---------------------------------------------------------------------------
 
 
-class Ping(NamedTuple):
+@values.frozen
+class Ping:
     """Asks for a sign of life."""
 
 
-class Hello(NamedTuple):
+@values.frozen
+class Hello:
     """A supervisor is up."""
 
     #: its process id; another one than was started where it is detached
@@ -238,11 +249,13 @@ class Hello(NamedTuple):
     failures: Mapping[str, str] = _NOTHING
 
 
-class Pong(NamedTuple):
+@values.frozen
+class Pong:
     """A sign of life."""
 
 
-class StatusChanged(NamedTuple):
+@values.frozen
+class StatusChanged:
     """A job of this channel changed."""
 
     #: which
@@ -251,12 +264,14 @@ class StatusChanged(NamedTuple):
     status: JobStatus
 
 
-class Notice(NamedTuple):
+@values.frozen
+class Notice:
     """Something that people should know."""
 
     #: one sentence
     words: str
 
 
-class Leaving(NamedTuple):
+@values.frozen
+class Leaving:
     """The last message: it ends by itself, requests without a reply were not carried out."""

@@ -1,0 +1,143 @@
+"""What is installed: entry points and versions, read without ``importlib.metadata``.
+
+The stdlib's module takes thirty others with it, a tenth of what a program's first result waits for.
+It is asked all the same where something else than folders may offer distributions: an archive on
+``sys.path``, or somebody's finder.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["EntryPoint", "entry_points", "version"]
+
+_INFO = (".dist-info", ".egg-info")
+
+
+class EntryPoint:
+    """One entry point; it has the names that ``importlib.metadata`` has.
+
+    Args:
+        name: what it is called.
+        value: ``module`` or ``module:attribute``.
+        distribution: who offers it.
+        version: the distribution's, empty where it is not known.
+    """
+
+    __slots__ = ("distribution", "name", "value", "version")
+
+    def __init__(self, name: str, value: str, distribution: str, version: str) -> None:
+        self.name = name
+        self.value = value
+        self.distribution = distribution
+        self.version = version
+
+    @classmethod
+    def of(cls, point: Any) -> EntryPoint:
+        """One that ``importlib.metadata`` found, or one of these."""
+        if isinstance(point, cls):
+            return point
+        if point.dist is None:
+            return cls(point.name, point.value, point.value, "")
+        named = point.dist.metadata["Name"] or point.value
+        return cls(point.name, point.value, named, point.dist.version)
+
+    def load(self) -> Any:
+        """Import what it names.
+
+        Raises:
+            ImportError: there is no such module.
+            AttributeError: the module has no such attribute.
+        """
+        # extras, in brackets, say nothing about what to import
+        module, _, attributes = self.value.partition("[")[0].strip().partition(":")
+        found: Any = importlib.import_module(module.strip())
+        for attribute in filter(None, attributes.strip().split(".")):
+            found = getattr(found, attribute)
+        return found
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """The entry points of a group; of several distributions of one name the first one's."""
+    if not _only_folders():
+        from importlib import metadata
+
+        return [EntryPoint.of(point) for point in metadata.entry_points(group=group)]
+    return [point for _, folder in _distributions(sys.path) for point in _points(folder, group)]
+
+
+@functools.cache
+def version(distribution: str) -> str:
+    """The version of a distribution that this program runs with.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it is not installed.
+    """
+    if _only_folders():
+        for name, folder in _distributions(sys.path):
+            found = _header(_read_headers(folder), "Version") if name == distribution else ""
+            if found:
+                return found
+    from importlib import metadata
+
+    return metadata.version(distribution)
+
+
+def _only_folders() -> bool:
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if any(getattr(finder, "__name__", "") != "PathFinder" for finder in finders):
+        return False
+    return not any(path.endswith(".egg") or os.path.isfile(path) for path in sys.path)  # noqa: PTH113 - as below
+
+
+def _distributions(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names and folders of metadata of distributions, in the order in which they count."""
+    seen = set()
+    for folder in dict.fromkeys(folders):
+        try:
+            names = sorted(name for name in os.listdir(folder or ".") if name.endswith(_INFO))  # noqa: PTH208 - pathlib itself would be what takes time here
+        except OSError:
+            continue
+        for name in names:
+            distribution = re.sub(r"[-_.]+", "_", name.rpartition(".")[0].partition("-")[0]).lower()
+            if distribution not in seen:
+                seen.add(distribution)
+                yield distribution, os.path.join(folder, name)  # noqa: PTH118 - as above
+
+
+def _points(folder: str, group: str) -> Iterator[EntryPoint]:
+    text = _read(folder, "entry_points.txt")
+    if f"[{group}]" not in text:
+        return
+    headers = _read_headers(folder)
+    name, number = _header(headers, "Name"), _header(headers, "Version")
+    section = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]").strip()
+        elif section == group and "=" in line and not line.startswith(("#", ";")):
+            key, _, value = line.partition("=")
+            yield EntryPoint(key.strip(), value.strip(), name or value.strip(), number)
+
+
+def _read_headers(folder: str) -> str:
+    return _read(folder, "METADATA") or _read(folder, "PKG-INFO")
+
+
+def _read(folder: str, name: str) -> str:
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:  # noqa: PTH118 - as above
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _header(text: str, name: str) -> str:
+    found = re.search(rf"^{name}:\s*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE)
+    return found[1] if found else ""
