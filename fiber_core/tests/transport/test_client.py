@@ -304,6 +304,14 @@ class TestTheEnd:
         with pytest.raises(PeerLostError):
             client.cast(1, [b"x"])
 
+    def test_closed_later_it_leaves_alone_what_others_have(self, connect, listening, monkeypatch):
+        client = connect(listening)
+        listening.endpoint.close()
+        until(lambda: client._ended)
+        # the next connection gets descriptors of the same numbers
+        monkeypatch.setattr(client._reactor, "remove_reader", pytest.fail)
+        client.close()
+
     def test_calls_and_the_end_at_the_same_time_leave_nobody_waiting(self, connect, listen):
         for _ in range(10):
             listening = listen()

@@ -108,6 +108,7 @@ class Client:
         self._on_lost: Callable[[], None] | None = None
         self._ended = False
         self._closed = False
+        self._hung_up = False
         self._link = Link(url, credentials, hello, max_frame=max_frame)
         for fd in self._link.fds:
             reactor.add_reader(fd, self._readable)
@@ -184,6 +185,11 @@ class Client:
         self._fail(f"the connection to {self.url} was closed", None)
 
     def _hang_up(self) -> None:
+        with self._lock:
+            # but once: the descriptors may be another connection's by now
+            if self._hung_up:
+                return
+            self._hung_up = True
         for fd in self._link.fds:
             self._reactor.remove_reader(fd)
         self._link.close()
