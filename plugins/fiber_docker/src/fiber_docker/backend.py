@@ -162,7 +162,15 @@ class DockerBackend(Backend):
             return iter(())
         # read at once, so that an unknown job is told now; what the engine keeps of a line in
         # several pieces would each count as one of the last
-        pieces = self._client.logs(job.id, tail=tail, follow=follow)
+        try:
+            pieces = self._client.logs(job.id, tail=tail, follow=follow)
+        except UnknownJobError:
+            known = self._feed.status(job.id)
+            if known is None:
+                raise
+            # a process of Fiber's: its container went with it, and the last lines are here
+            words = [line for process in known.processes for line in process.log_tail]
+            return iter(words if tail is None else words[max(0, len(words) - tail) :])
         return lines.split(self._client, pieces)
 
     def exec(
@@ -282,7 +290,12 @@ class DockerBackend(Backend):
             watch = self._watches.get(run_id)
             if watch is None or not watch.is_alive:
                 watch = Watch(
-                    self._client, self.name, run_id, self._feed.publish, self._looks.status
+                    self._client,
+                    self.name,
+                    run_id,
+                    publish=self._feed.publish,
+                    look=self._looks.status,
+                    last_words=self._starter.last_words,
                 )
                 self._watches[run_id] = watch
             return watch

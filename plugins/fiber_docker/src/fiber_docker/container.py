@@ -133,7 +133,8 @@ def _program(
         return list(spec.argv), b"", {}
     source = first_source()
     length = -1 if private is None else len(private)
-    loader = [config.python, "-I", "-S", "-c", _LOADER % len(source), str(length)]
+    bond = "detached" if spec.detached else "attached"
+    loader = [config.python, "-I", "-S", "-c", _LOADER % len(source), str(length), bond]
     return [*loader, *spec.argv], source + (private or b""), {}
 
 
@@ -175,7 +176,9 @@ def _labels(spec: JobSpec, config: DockerConfig, around: Surroundings, kind: str
 def _host(spec: JobSpec, config: DockerConfig, around: Surroundings) -> dict[str, Any]:
     host: dict[str, Any] = {
         "RestartPolicy": {"Name": "no"},
-        "AutoRemove": False,
+        # what a process of Fiber's has to tell comes over the wire, and if its master is killed,
+        # nobody is left to remove its container
+        "AutoRemove": spec.entry is not None,
         **_limits(spec.resources),
     }
     if config.shm_size is not None:

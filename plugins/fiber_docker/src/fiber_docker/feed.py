@@ -55,11 +55,6 @@ class Feed:
             known = self._jobs.get(job_id)
             return None if known is None else known[1]
 
-    def is_over(self, job_id: str) -> bool:
-        """True for a job that is known to have ended."""
-        status = self.status(job_id)
-        return status is not None and status.state.is_terminal
-
     def wait_placed(self, job_ids: list[str], timeout: float | None) -> bool:
         """True once none of the jobs is pending any more; False after ``timeout`` seconds."""
 

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 #: where it is written how the program ended
 END = "/.fiber/end"
 _STARTED_NOT = 127
+#: seconds that a program has to end when its starter was killed
+_GRACE = 5.0
 _NEVER_PASSED_ON = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -30,12 +34,14 @@ def main(words: Sequence[str], stream: BinaryIO) -> int:
     """Run a program and be its parent; returns what to exit with.
 
     Args:
-        words: length of the private bytes, or -1 for none; then the program and its arguments.
+        words: length of the private bytes, or -1 for none; ``attached`` where the program shall end
+            with whoever holds our input open; then the program and its arguments.
         stream: where the private bytes come from.
     """
-    length, argv = int(words[0]), words[1:]
+    length, attached, argv = int(words[0]), words[1] == "attached", words[2:]
     if length >= 0:
         os.environ["FIBER_BOOTSTRAP"] = f"fd:{private(stream, length)}"
+    held = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     # before there is a child: whatever comes from now on is passed on to it
@@ -51,6 +57,8 @@ def main(words: Sequence[str], stream: BinaryIO) -> int:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, lambda number, _: pass_on(child, number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if attached:
+        threading.Thread(target=end_with, args=(held, child), daemon=True).start()
     return attend(child)
 
 
@@ -92,6 +100,19 @@ def spawn(argv: Sequence[str], mask: Iterable[int]) -> tuple[int, str]:
     if failure:
         os.waitpid(child, 0)
     return child, failure
+
+
+def end_with(held: int, child: int) -> None:
+    """End everything once our input ends: whoever held it open was killed."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while os.read(held, 4096):
+        pass
+    sys.stderr.write("fiber: whoever started this program is gone, so it is ended\n")
+    sys.stderr.flush()
+    pass_on(child, signal.SIGTERM)
+    time.sleep(_GRACE)
+    # all but the first process, which ends with the program
+    os.kill(-1, signal.SIGKILL)
 
 
 def pass_on(child: int, number: int) -> None:

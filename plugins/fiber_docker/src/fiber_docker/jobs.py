@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 
 import attrs
 
@@ -22,10 +21,8 @@ from fiber_docker.status import never_ran, start_failure
 
 __all__ = ["Starter"]
 
-#: ended processes whose containers are kept for their logs; pools that replace workers make many
-_KEPT = 64
 #: seconds that output has to arrive once its container has ended
-_LAST_WORDS = 5.0
+_LAST_WORDS = 2.0
 _KILLED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.SIGNAL, 9),
@@ -68,7 +65,6 @@ class Starter:
         self._doomed: set[str] = set()
         self._pumps: dict[str, Pump] = {}
         self._mine: dict[str, JobSpec] = {}
-        self._ended: deque[str] = deque()
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
         """Create a job's container, and have it started.
@@ -134,24 +130,27 @@ class Starter:
         with self._lock:
             return job_id in self._mine
 
+    def last_words(self, job_id: str) -> tuple[str, ...]:
+        """The last lines of a job that has ended, where they came here."""
+        with self._lock:
+            pump = self._pumps.get(job_id)
+        return () if pump is None else pump.last_words(_LAST_WORDS)
+
     def ended(self, job: Job) -> None:
-        """A job has ended: its devices are free, and its container is kept for a while only."""
+        """A job has ended: its devices are free."""
         self._devices.release(job.id)
         with self._lock:
+            self._pumps.pop(job.id, None)
             spec = self._mine.get(job.id)
-            if spec is None or spec.entry is None:
-                return
-            self._ended.append(job.id)
-            old = self._ended.popleft() if len(self._ended) > _KEPT else None
-        if old is not None:
-            self._hands.do(lambda: self.remove(old))
+            if spec is not None and spec.entry is not None:
+                # its container is gone by itself; pools that replace workers have many
+                del self._mine[job.id]
+                self._doomed.discard(job.id)
 
     def remove(self, job_id: str) -> None:
-        """Remove a job's container, once its output has arrived."""
+        """Remove a job's container, and wait for what it still wrote."""
         with self._lock:
             pump = self._pumps.pop(job_id, None)
-        if pump is not None and self._feed.is_over(job_id):
-            pump.join(_LAST_WORDS)
         self._client.remove(job_id)
         if pump is not None:
             pump.join(_LAST_WORDS)
@@ -234,7 +233,6 @@ class Starter:
                 # one that has ended meanwhile reads no more
                 with contextlib.suppress(OSError):
                     stream.write(wanted.stdin)
-                    stream.end_input()
             if not shown:
                 stream.close()
         if self._is_doomed(job.id):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 
-from fiber.launch.supervisor.output import LineBuffer, LinePrefix
+from fiber.launch.supervisor.output import LineBuffer, LinePrefix, LineTail
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
 __all__ = ["Pump", "write"]
 
 #: seconds after which the beginning of a line is passed on without its end
 _PARTIAL = 0.1
+#: last lines that are remembered
+_TAIL = 20
 _turn = threading.Lock()
 
 
@@ -27,8 +29,14 @@ class Pump:
         self._stream = stream
         self._buffers = {number: LineBuffer() for number in (STDOUT, STDERR)}
         self._prefixes = {number: LinePrefix(prefix) for number in (STDOUT, STDERR)}
+        self._tail = LineTail(_TAIL)
         self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
         self._thread.start()
+
+    def last_words(self, timeout: float) -> tuple[str, ...]:
+        """The last lines, once all have come, or after ``timeout`` seconds."""
+        self._thread.join(timeout)
+        return self._tail.lines()
 
     def join(self, timeout: float) -> None:
         """Wait for its end, then close it."""
@@ -49,6 +57,7 @@ class Pump:
                 if piece is None:
                     return
                 number, data = piece
+                self._tail.feed(data)
                 if number in self._buffers:
                     self._put(number, self._buffers[number].feed(data))
         finally:

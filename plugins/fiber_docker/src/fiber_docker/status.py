@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = [
     "End",
@@ -22,6 +22,7 @@ __all__ = [
     "needs_a_look",
     "never_ran",
     "start_failure",
+    "with_words",
 ]
 
 #: exit codes up to this are the program's own, whatever the engine
@@ -94,6 +95,21 @@ def never_ran(status: JobStatus) -> bool:
     """True for a job whose first program could not be started."""
     kind = None if status.reason is None else status.reason.kind
     return kind in (ReasonKind.START, ReasonKind.IMAGE)
+
+
+def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
+    """A terminal status with the last lines that the job wrote."""
+    if not lines:
+        return status
+    process = ProcessStatus(
+        index=0,
+        state=status.state,
+        reason=status.reason,
+        exit_code=status.exit_code,
+        message=status.message,
+        log_tail=lines,
+    )
+    return attrs.evolve(status, processes=(process,))
 
 
 def from_inspect(found: Mapping[str, Any], word: str = "", host: str | None = None) -> JobStatus:

@@ -11,7 +11,7 @@ from typing import Any
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client
-from fiber_docker.status import End, job_of, needs_a_look
+from fiber_docker.status import End, job_of, needs_a_look, with_words
 
 __all__ = ["Watch"]
 
@@ -34,6 +34,7 @@ class Watch:
         run_id: whose containers.
         publish: told of every job and its status.
         look: asks the engine for the status of a container that ended, by its id and labels.
+        last_words: the last lines of a job, where they came here.
     """
 
     def __init__(
@@ -43,12 +44,16 @@ class Watch:
         run_id: str,
         publish: Callable[[Job, JobStatus], None],
         look: Callable[[str, Mapping[str, str]], JobStatus],
+        last_words: Callable[[str], tuple[str, ...]],
     ) -> None:
         self._client = client
         self._backend = backend
         self._label = f"fiber.run={run_id}"
         self._publish = publish
         self._look = look
+        self._last_words = last_words
+        #: containers in which something was killed for want of memory
+        self._oom: set[str] = set()
         self._closed = threading.Event()
         self._ready = threading.Event()
         self._failure: FiberError | None = None
@@ -132,7 +137,10 @@ class Watch:
             self._publish(job, JobStatus(state=_RUNNING[action]))
         elif action in _DIED:
             code = int(attributes.get("exitCode") or attributes.get("containerExitCode") or 0)
-            self._publish(job, self._ended(container, code, attributes))
+            status = self._ended(container, code, attributes)
+            self._publish(job, with_words(status, self._last_words(job.id)))
+        elif action == "oom":
+            self._oom.add(container)
         elif action in _REMOVED:
             reason = Reason(ReasonKind.UNKNOWN)
             words = "its container was removed before its end was seen"
@@ -142,10 +150,13 @@ class Watch:
             )
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
-        if needs_a_look(code):
+        oom = container in self._oom
+        self._oom.discard(container)
+        # a process of Fiber's tells more by itself, and its container is gone by now
+        if needs_a_look(code) and labels.get("fiber.kind") != "process":
             with contextlib.suppress(BackendError):
                 # it may be removed already, and then the code is all there is
                 status = self._look(container, labels)
                 if status.state.is_terminal:
                     return status
-        return End(code=code).status()
+        return End(code=code, oom=oom).status()
