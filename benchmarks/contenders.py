@@ -24,6 +24,9 @@ class Session(Protocol):
     def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
         """The result of one task, waited for."""
 
+    def stream(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """The results as they come; where there is such a thing."""
+
 
 def installed() -> list[str]:
     """The other frameworks that can be imported."""
@@ -86,6 +89,17 @@ class _Pool:
     def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
         return self._pool.apply(function, (item,))
 
+    def stream(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        found: Iterator[Any] = self._pool.imap_unordered(function, items)
+        return found
+
+
+class _Others:
+    """What none of the other frameworks is asked for."""
+
+    def stream(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        raise NotImplementedError
+
 
 @contextlib.contextmanager
 def _fiber(workers: int) -> Iterator[Session]:
@@ -99,7 +113,7 @@ def _multiprocessing(workers: int) -> Iterator[Session]:
         yield _Pool(pool)
 
 
-class _Executor:
+class _Executor(_Others):
     """The interface of ``concurrent.futures``."""
 
     def __init__(self, executor: Any) -> None:
@@ -121,7 +135,7 @@ def _loky(workers: int) -> Iterator[Session]:
     executor.shutdown(wait=True)
 
 
-class _Dask:
+class _Dask(_Others):
     def __init__(self, client: Any) -> None:
         self._client = client
 
@@ -149,7 +163,7 @@ def _distributed(workers: int) -> Iterator[Session]:
         yield _Dask(client)
 
 
-class _View:
+class _View(_Others):
     def __init__(self, view: Any) -> None:
         self._view = view
 
@@ -168,7 +182,7 @@ def _ipyparallel(workers: int) -> Iterator[Session]:
         yield _View(client.load_balanced_view())
 
 
-class _Ray:
+class _Ray(_Others):
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._remotes: dict[int, Any] = {}

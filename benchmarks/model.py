@@ -50,6 +50,14 @@ class Sizes(NamedTuple):
     closure: int = 64_000_000
     closure_tasks: int = 20
     queue_items: int = 100_000
+    #: workers of the larger start
+    start: int = 100
+    #: workers of the two pools that are compared
+    few: int = 64
+    many: int = 1_024
+    scale_tasks: int = 100_000
+    #: tasks of the longest map and stream
+    growth: int = 1_000_000
 
 
 #: so little that only the code is tested
@@ -62,6 +70,11 @@ TINY = Sizes(
     closure=100_000,
     closure_tasks=10,
     queue_items=200,
+    start=3,
+    few=1,
+    many=3,
+    scale_tasks=100,
+    growth=1_000,
 )
 
 

@@ -1,4 +1,4 @@
-"""From nothing to the first result of a pool of five: import, pool, one task, in a new program."""
+"""From nothing to a pool's first result: import, pool, one task, in a new program."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from collections.abc import Iterator
 
 from benchmarks.model import BASELINE, OURS, Bar, Metric, Round, Sizes
 
-WORKERS = 5
-CONTENDERS = (OURS, BASELINE)
-METRICS = (Metric("start", f"{WORKERS} workers, first result (forkserver)", "s", bars=(Bar(1.0),)),)
-_METHODS = {OURS: "fiber", BASELINE: "forkserver"}
+#: only measured with ``--full``: it is slower than both
+SPAWN = "spawn"
+CONTENDERS = (OURS, BASELINE, SPAWN)
+METRICS = (
+    Metric("start", "5 workers, first result (forkserver)", "s", bars=(Bar(1.0),)),
+    Metric("start-many", "100 workers, first result (forkserver)", "s", bars=(Bar(1.0),)),
+)
+_METHODS = {OURS: "fiber", BASELINE: "forkserver", SPAWN: "spawn"}
 
 
 @contextlib.contextmanager
-def prepare(contender: str, _: Sizes) -> Iterator[Round]:
-    program = [sys.executable, "-m", "benchmarks.once", _METHODS[contender], str(WORKERS)]
+def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
+    program = [sys.executable, "-m", "benchmarks.once", _METHODS[contender]]
+
+    def seconds(workers: int) -> float:
+        return float(subprocess.check_output([*program, str(workers)], text=True))
 
     def once() -> dict[str, float]:
-        return {"start": float(subprocess.check_output(program, text=True))}
+        return {"start": seconds(5), "start-many": seconds(sizes.start)}
 
     yield once
