@@ -281,9 +281,18 @@ class SshWorld:
         self.links.append(here)
         _ip("-n", switch, "link", "set", port, "master", "br0", "up")
 
+    def jobs(self) -> list[str]:
+        """The processes of all hosts that are no part of sshd."""
+        return [f"{host.name}: {job}" for host in self.hosts for job in host.jobs()]
+
     def close(self) -> list[str]:
         """Remove everything; returns the processes of jobs that were left on hosts."""
-        left = [f"{host.name}: {job}" for host in self.hosts for job in host.jobs()]
+        deadline = time.monotonic() + _PATIENCE
+        left = self.jobs()
+        while left and time.monotonic() < deadline:
+            # processes that are no children of ours tell nobody when they have ended
+            time.sleep(0.05)
+            left = self.jobs()
         for host in self.hosts:
             host.kill_all()
         for link in self.links:

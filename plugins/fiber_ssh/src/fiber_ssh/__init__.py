@@ -1,0 +1,1 @@
+"""The backend for machines that one reaches by ssh."""

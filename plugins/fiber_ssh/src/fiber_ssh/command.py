@@ -1,0 +1,76 @@
+"""What is said to a host's shell; pure, and the same for every shell that people have."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import zlib
+from collections.abc import Mapping, Sequence
+
+__all__ = ["command_line", "python_line", "quote"]
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-")
+
+
+def quote(word: str) -> str:
+    """A word for a POSIX shell."""
+    return shlex.quote(word)
+
+
+def command_line(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    directory: str | None = None,
+    path: str | None = None,
+) -> str:
+    """A command that runs ``argv``, its arguments as they are.
+
+    Args:
+        argv: program and arguments.
+        env: variables to set.
+        directory: where to run it.
+        path: a folder to put before the others in which programs are looked for.
+
+    Raises:
+        ValueError: a word that no shell can be told, or a variable that none can set.
+    """
+    for word in (*argv, *(env or {}).values(), directory or ""):
+        if "\0" in word:
+            msg = f"{word!r} has a null character, which no argument can have"
+            raise ValueError(msg)
+    words = []
+    for name, value in (env or {}).items():
+        if not name.isidentifier() or not name.isascii():
+            msg = f"{name!r} is no name of an environment variable that a shell can set"
+            raise ValueError(msg)
+        words.append(quote(f"{name}={value}"))
+    run = " ".join(map(quote, argv))
+    if words:
+        run = f"env {' '.join(words)} {run}"
+    if path is not None:
+        run = f"PATH={quote(path)}:$PATH; export PATH; exec {run}"
+    else:
+        run = f"exec {run}"
+    if directory is not None:
+        run = f"cd -- {quote(directory)} && {{ {run}; }}"
+    # the login shell may be any; sh is everywhere
+    return f"exec sh -c {quote(run)}"
+
+
+def python_line(python: str, source: str) -> str:
+    """A command that has a Python run a program, which no shell takes to be anything else.
+
+    Args:
+        python: the Python; ``~`` at its beginning is the user's home.
+        source: the program.
+    """
+    packed = base64.b64encode(zlib.compress(source.encode(), 9)).decode()
+    code = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+    return f'exec {_program(python)} -c "{code}"'
+
+
+def _program(python: str) -> str:
+    head = "~/" if python.startswith("~/") else ""
+    rest = python.removeprefix("~/")
+    return head + (rest if rest and set(rest) <= _SAFE else quote(rest))

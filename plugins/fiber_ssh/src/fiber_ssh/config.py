@@ -1,0 +1,35 @@
+"""Settings of the ssh backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+__all__ = ["SshConfig"]
+
+
+@attrs.frozen(kw_only=True)
+class SshConfig:
+    """What ``FIBER_SSH_<KEY>`` and the section ``[ssh]`` can set."""
+
+    #: the hosts: ``a:8,b:8`` with their slots, or the path of a hosts file
+    hosts: str = ""
+    #: the user's ssh configuration
+    config: Path = Path("~/.ssh/config")
+    #: the Python of hosts that name none
+    python: str = "python3"
+    #: where jobs run on hosts that name no directory; a new folder for each run if it is not set
+    directory: str | None = None
+    #: patterns of files of the working directory that hosts get, such as ``data/**``
+    send: tuple[str, ...] = ()
+    #: how hosts reach this machine: ``direct``; ``reversed``, by the ssh connection; or ``auto``,
+    #: which tries
+    reach: Literal["auto", "direct", "reversed"] = "auto"
+    #: the address at which hosts reach this machine, where it is not the one that ssh shows
+    address: str | None = None
+    #: seconds for a connection to be made
+    connect_timeout: float = attrs.field(default=10.0, validator=attrs.validators.gt(0.0))
+    #: where hosts keep what Fiber needs there, ``~/.cache/fiber/ssh`` if it is not set
+    root: str | None = None

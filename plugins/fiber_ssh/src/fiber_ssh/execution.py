@@ -1,0 +1,93 @@
+"""Runs a program on a host with this program's own input and output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import BinaryIO
+
+import paramiko
+
+from fiber.exceptions import BackendError, BackendUnavailableError
+from fiber_ssh.command import command_line
+from fiber_ssh.link import HostLink
+
+__all__ = ["execute"]
+
+_PIECE = 64 * 1024
+
+
+def execute(
+    link: HostLink, argv: Sequence[str], *, stdin: BinaryIO | None = None, tty: bool = False
+) -> int:
+    """Run a program to its end; return its exit code, or 128 and the number of its signal.
+
+    Args:
+        link: the host's connection.
+        argv: program and arguments.
+        stdin: what it reads; nothing where it is None.
+        tty: True to give it a terminal.
+
+    Raises:
+        BackendUnavailableError: the host cannot be asked, or the connection dropped meanwhile.
+    """
+    host = link.host
+    about = link.about
+    path = None if about is None else str(PurePosixPath(about.executable).parent)
+    line = command_line(argv, env=host.env, directory=host.directory, path=path)
+    try:
+        channel = link.transport.open_session()
+    except paramiko.SSHException as error:
+        msg = (
+            f"host {host.name} opens no more sessions on its connection ({error}); its sshd's "
+            "MaxSessions says how many there may be"
+        )
+        raise BackendUnavailableError(msg) from error
+    with channel:
+        if tty:
+            columns, rows = shutil.get_terminal_size()
+            channel.get_pty(os.environ.get("TERM", "vt100"), columns, rows)
+        channel.exec_command(line)
+        errors = threading.Thread(
+            target=_copy_out, args=(channel.recv_stderr, sys.stderr.fileno()), daemon=True
+        )
+        errors.start()
+        if stdin is None:
+            channel.shutdown_write()
+        else:
+            threading.Thread(target=_copy_in, args=(stdin, channel), daemon=True).start()
+        _copy_out(channel.recv, sys.stdout.fileno())
+        errors.join()
+        code = int(channel.recv_exit_status())
+    if code < 0:
+        if link.is_up and link.transport.is_active():
+            # sshd tells of a signal in place of a code
+            msg = f"{argv[0]} on host {host.name} was ended by a signal"
+            raise BackendError(msg)
+        msg = f"the connection to host {host.name} dropped while {argv[0]} ran there"
+        raise BackendUnavailableError(msg)
+    return code
+
+
+def _copy_out(read: object, descriptor: int) -> None:
+    assert callable(read)
+    with contextlib.suppress(OSError):
+        while data := read(_PIECE):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+
+def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
+    # a program that ended reads no more
+    with contextlib.suppress(OSError):
+        # not read(): what is typed must not wait for a full piece
+        read = getattr(stdin, "read1", None) or stdin.read
+        while data := read(_PIECE):
+            channel.sendall(data)
+        channel.shutdown_write()

@@ -1,0 +1,118 @@
+"""Whether a host is the one that the user knows: its key against the known_hosts files."""
+
+from __future__ import annotations
+
+import binascii
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import attrs
+from paramiko.hostkeys import HostKeyEntry, HostKeys
+from paramiko.pkey import PKey
+from paramiko.ssh_exception import SSHException
+
+from fiber.exceptions import BackendUnavailableError
+
+__all__ = ["KnownHosts"]
+
+log = logging.getLogger("fiber")
+
+
+@attrs.frozen
+class KnownHosts:
+    """The keys that are known of one host."""
+
+    #: what the files call it
+    name: str
+    #: where one would add it
+    file: str
+    keys: tuple[PKey, ...] = ()
+    revoked: tuple[PKey, ...] = ()
+
+    @classmethod
+    def read(cls, name: str, files: Sequence[str]) -> KnownHosts:
+        """What files say of a host; those that are missing say nothing."""
+        keys: list[PKey] = []
+        revoked: list[PKey] = []
+        for file in files:
+            for marker, entry in _entries(file):
+                if _is_for(entry, name) and entry.key is not None:
+                    if marker == "@revoked":
+                        revoked.append(entry.key)
+                    elif not marker:
+                        keys.append(entry.key)
+        return cls(name, files[0] if files else "~/.ssh/known_hosts", tuple(keys), tuple(revoked))
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Kinds of the keys that are known, which are to be asked for first."""
+        return tuple(dict.fromkeys(key.get_name() for key in self.keys))
+
+    def check(self, key: PKey, host: str) -> None:
+        """Go on where this is a known key of the host.
+
+        Args:
+            key: what the host showed, and proved to have.
+            host: what the user calls it.
+
+        Raises:
+            BackendUnavailableError: it is another, or none is known; with the line to add.
+        """
+        line = f"{self.name} {key.get_name()} {key.get_base64()}"
+        if key in self.revoked:
+            msg = f"the key of {host} ({self.name}) is marked as revoked in {self.file}"
+            raise BackendUnavailableError(msg)
+        if key in self.keys:
+            return
+        shown = f"{key.get_name()} {key.fingerprint}"
+        if self.keys:
+            known = ", ".join(f"{one.get_name()} {one.fingerprint}" for one in self.keys)
+            msg = (
+                f"the key of {host} is not the one that is known: it shows {shown}, known is "
+                f"{known}; somebody may be in between. If the host was set up anew, run "
+                f"ssh-keygen -R '{self.name}' -f {self.file} and add: {line}"
+            )
+            raise BackendUnavailableError(msg)
+        msg = (
+            f"the key of {host} is not known; it shows {shown}. If that is the key of the host, "
+            f"add this line to {self.file}: {line}"
+        )
+        raise BackendUnavailableError(msg)
+
+
+def _entries(file: str) -> Iterable[tuple[str, HostKeyEntry]]:
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        # most users have few of the files that ssh looks for
+        return
+    for number, full in enumerate(text.splitlines(), 1):
+        line = full.strip()
+        marker = ""
+        if line.startswith("@"):
+            marker, _, line = line.partition(" ")
+        if not line or line.startswith("#"):
+            continue
+        try:
+            entry = HostKeyEntry.from_line(line, number)
+        except (SSHException, ValueError, binascii.Error) as error:
+            log.debug("%s line %d is no key of a host: %s", file, number, error)
+            continue
+        if entry is not None:
+            yield marker, entry
+
+
+def _is_for(entry: HostKeyEntry, name: str) -> bool:
+    import fnmatch
+
+    matched = False
+    for pattern in entry.hostnames or ():
+        if pattern.startswith("|1|"):
+            matched = matched or HostKeys.hash_host(name, pattern) == pattern
+        elif pattern.startswith("!"):
+            if fnmatch.fnmatchcase(name, pattern[1:]):
+                return False
+        elif pattern == name or ("[" not in pattern and fnmatch.fnmatchcase(name, pattern)):
+            matched = True
+    return matched

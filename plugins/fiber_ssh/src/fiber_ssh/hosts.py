@@ -1,0 +1,193 @@
+"""Which hosts there are, and what is known of each: a list in a setting, or a hosts file."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import attrs
+
+from fiber.exceptions import ConfigError
+from fiber_ssh.config import SshConfig
+
+__all__ = ["Host", "read_hosts"]
+
+_KEYS = ("slots", "address", "user", "port", "key", "python", "directory", "gpus")
+_SECRET = ("password", "passphrase", "passwd")
+
+
+@attrs.frozen(kw_only=True)
+class Host:
+    """One host as the user describes it; what is None is up to the ssh configuration."""
+
+    #: what the user calls it; the ssh configuration is asked by this name
+    name: str
+    #: jobs that run there at once; as many as it has CPUs where it is None
+    slots: int | None = None
+    #: host name or address to connect to
+    address: str | None = None
+    #: user to log in as
+    user: str | None = None
+    #: port of its sshd
+    port: int | None = None
+    #: file of the private key
+    key: str | None = None
+    #: its Python that has fiber
+    python: str = "python3"
+    #: working directory of jobs there
+    directory: str | None = None
+    #: environment of jobs there
+    env: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    #: indices of the GPUs that may be used; all that are found where it is None
+    gpus: tuple[int, ...] | None = None
+
+
+def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
+    """The hosts of a setting.
+
+    Args:
+        config: the settings.
+        where: what the setting is called in errors.
+
+    Raises:
+        ConfigError: there are none, or they make no sense.
+    """
+    text = config.hosts.strip()
+    if not text:
+        msg = (
+            "no ssh hosts are named; set FIBER_SSH_HOSTS to a list such as 'alpha:8,beta:8', or to "
+            "the path of a hosts file"
+        )
+        raise ConfigError(msg)
+    path = Path(text).expanduser()
+    if path.is_file():
+        found = _of_file(path)
+    elif "/" in text or text.endswith((".ini", ".txt")):
+        msg = f"{where} is {text!r}, and there is no such file"
+        raise ConfigError(msg)
+    else:
+        found = [_of_word(word, where) for word in text.replace(",", " ").split()]
+    names = [host.name for host in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"{where} names {', '.join(twice)} more than once; give it all its slots at once"
+        raise ConfigError(msg)
+    if not found:
+        msg = f"{text} names no hosts; give each a section [NAME] with its slots"
+        raise ConfigError(msg)
+    return tuple(_filled(host, config) for host in found)
+
+
+def _filled(host: Host, config: SshConfig) -> Host:
+    return attrs.evolve(
+        host, python=host.python or config.python, directory=host.directory or config.directory
+    )
+
+
+def _of_word(word: str, where: str) -> Host:
+    """``[user@]host[:slots]``, an IPv6 address in brackets."""
+    user, at, rest = word.rpartition("@")
+    name, slots = rest, ""
+    if rest.startswith("["):
+        name, bracket, slots = rest[1:].partition("]")
+        if not bracket or (slots and not slots.startswith(":")):
+            msg = f"{where} has {word!r}, expected [ADDRESS]:SLOTS"
+            raise ConfigError(msg)
+        slots = slots[1:]
+    elif ":" in rest:
+        name, _, slots = rest.partition(":")
+    if not name or (at and not user):
+        msg = f"{where} has {word!r}, expected [USER@]HOST[:SLOTS]"
+        raise ConfigError(msg)
+    return _host(name, {"user": user, "slots": slots}, f"{where} ({word})")
+
+
+def _of_file(path: Path) -> list[Host]:
+    text = path.read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    if not any(line.startswith("[") for line in lines):
+        return list(_of_lines(lines, path))
+    parser = configparser.ConfigParser(
+        default_section="*", interpolation=None, comment_prefixes=("#", ";"), delimiters=("=",)
+    )
+    # names of variables are case-sensitive
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text, str(path))
+    except configparser.Error as error:
+        msg = f"hosts file {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    return [_host(name, dict(parser[name]), f"{path} [{name}]") for name in parser.sections()]
+
+
+def _of_lines(lines: Iterable[str], path: Path) -> Iterable[Host]:
+    """``HOST key=value …`` a line, as hostfiles of MPI are written."""
+    for number, line in enumerate(lines, 1):
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        origin = f"{path} line {number}"
+        values = {}
+        for word in words[1:]:
+            key, equals, value = word.partition("=")
+            if not equals:
+                msg = f"{origin}: {word!r} is no KEY=VALUE"
+                raise ConfigError(msg)
+            values[key] = value
+        yield _host(words[0], values, origin)
+
+
+def _host(name: str, values: Mapping[str, str], origin: str) -> Host:
+    env = {}
+    fields = {}
+    for key, value in values.items():
+        if key.startswith("env."):
+            env[key.removeprefix("env.")] = value
+        elif key.lower() in _SECRET:
+            msg = (
+                f"{origin}: {key!r} is never read from configuration; log in by key, and hold a "
+                "key with a passphrase in ssh-agent"
+            )
+            raise ConfigError(msg)
+        elif key not in _KEYS:
+            allowed = ", ".join((*_KEYS, "env.NAME"))
+            msg = f"{origin}: unknown key {key!r}, allowed are {allowed}"
+            raise ConfigError(msg)
+        elif value:
+            fields[key] = value
+    return Host(
+        name=name,
+        slots=_number(fields.get("slots"), "slots", origin),
+        address=fields.get("address"),
+        user=fields.get("user"),
+        port=_number(fields.get("port"), "port", origin),
+        key=fields.get("key"),
+        python=fields.get("python", ""),
+        directory=fields.get("directory"),
+        env=env,
+        gpus=_indices(fields.get("gpus"), origin),
+    )
+
+
+def _number(text: str | None, key: str, origin: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        msg = f"{origin}: {key} is {text!r}, expected a whole number from 1 on"
+        raise ConfigError(msg)
+    return int(text)
+
+
+def _indices(text: str | None, origin: str) -> tuple[int, ...] | None:
+    """``none``, or the indices of GPUs: ``0,1``."""
+    if text is None:
+        return None
+    if text == "none":
+        return ()
+    words = text.replace(",", " ").split()
+    if not all(word.isdigit() for word in words):
+        msg = f"{origin}: gpus is {text!r}, expected indices such as '0,1', or 'none'"
+        raise ConfigError(msg)
+    return tuple(sorted({int(word) for word in words}))

@@ -1,0 +1,82 @@
+"""A job of ours on its way to a host, and what the host's agent is told of it."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import attrs
+
+from fiber.model import Device, Job, JobSpec
+from fiber_ssh.address import HERE
+from fiber_ssh.hosts import Host
+from fiber_ssh.shell import About
+
+__all__ = ["Order", "agent_order"]
+
+
+@attrs.define(eq=False)
+class Order:
+    """A job that was submitted here."""
+
+    #: the job
+    job: Job
+    #: what was asked for
+    spec: JobSpec
+    #: name of the host that it was given to, once one was
+    host: str | None = None
+    #: devices that are its own there
+    devices: tuple[Device, ...] = ()
+    #: True once the host's agent said that it has it
+    confirmed: bool = False
+    #: signal that ended it before it went to a host
+    ended_by: int | None = None
+
+
+def agent_order(
+    order: Order,
+    host: Host,
+    about: About,
+    *,
+    dial: str | None,
+    device_environ: Mapping[str, str],
+    work: str | None,
+) -> dict[str, Any]:
+    """What the agent is told; the private part of it goes nowhere else.
+
+    Args:
+        order: the job.
+        host: where it goes.
+        about: what is known of that.
+        dial: where the job reaches its parent, if not where the parent says.
+        device_environ: environment that makes it see its devices alone.
+        work: a folder of the host's that holds the program's files, if there is one.
+    """
+    spec = order.spec
+    argv = list(spec.argv)
+    if spec.entry is not None:
+        # a Python that has fiber: the host's own
+        argv[0] = about.executable
+    env = {**host.env, **spec.env, **device_environ}
+    if about.address is not None:
+        env[HERE] = about.address
+    if dial is not None:
+        env["FIBER_REACH"] = dial
+    folder = host.directory or work or spec.cwd
+    private = None if spec.private is None else base64.b64encode(spec.private).decode()
+    return {
+        "id": order.job.id,
+        "run": order.job.run_id,
+        "name": order.job.name,
+        "argv": argv,
+        "submitted": order.job.submitted,
+        "detached": spec.detached,
+        "env": env,
+        "unset": sorted(spec.unset_env),
+        "cwd": None if folder is None else os.fspath(folder),
+        "path": str(PurePosixPath(about.executable).parent),
+        "private": private,
+    }

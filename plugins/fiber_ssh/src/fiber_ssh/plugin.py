@@ -1,0 +1,63 @@
+"""Hook implementations; the backend itself is imported when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fiber.abc import Backend
+from fiber.hookspecs import hookimpl
+from fiber.model import (
+    BackendContext,
+    BackendInfo,
+    Capabilities,
+    Interface,
+    ListenAddress,
+    Peers,
+)
+from fiber_ssh.address import listen_address
+from fiber_ssh.config import SshConfig
+
+__all__ = ["CAPABILITIES", "NAME"]
+
+NAME = "ssh"
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    follow_logs=True,
+    output=True,
+    exec=True,
+    devices=True,
+    groups=True,
+    detached=True,
+    suspend=True,
+)
+
+
+@hookimpl
+def fiber_backends() -> Sequence[BackendInfo]:
+    """Offer the backend."""
+    return [
+        BackendInfo(
+            name=NAME,
+            api=(1, 0),
+            summary="machines that one reaches by ssh",
+            capabilities=CAPABILITIES,
+            config=SshConfig,
+            lease=30.0,
+            load=_load,
+        )
+    ]
+
+
+@hookimpl
+def fiber_listen_address(
+    backend: str, peers: Peers, interfaces: Sequence[Interface]
+) -> ListenAddress | None:
+    """All addresses, behind mutual TLS; loopback alone where hosts come by the ssh connection."""
+    return listen_address(peers, interfaces) if backend == NAME else None
+
+
+def _load(context: BackendContext) -> Backend:
+    from fiber_ssh.backend import SshBackend
+
+    return SshBackend(context)

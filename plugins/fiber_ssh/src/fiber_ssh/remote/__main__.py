@@ -1,0 +1,5 @@
+"""Runs what the archive is for."""
+
+from fiber_ssh.remote.main import main
+
+main()

@@ -1,0 +1,309 @@
+"""A host's agent: starts, watches and ends the jobs of one user there; one thread, one loop.
+
+It lives as long as somebody is connected, a job runs or the lease of a run goes on. When a
+connection drops its jobs go on; when a run's lease is over they are ended. The lease counts from
+the last heartbeat that the run's owner says it heard, by a clock that also runs while this host
+sleeps: the owner, which counts from when it heard it, is never sooner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from fiber_ssh.remote.connection import Connection, Follower
+from fiber_ssh.remote.job import Job
+from fiber_ssh.remote.kernel import clock
+from fiber_ssh.remote.runs import Run, load_runs
+from fiber_ssh.remote.wire import Message
+
+__all__ = ["Agent"]
+
+_FOREVER = 3600.0
+
+
+class RequestError(Exception):
+    """A request that cannot be met; its kind is the first argument."""
+
+
+class Agent:
+    """Serves connections until nobody needs it.
+
+    Args:
+        root: its folder.
+        listener: where programs connect.
+    """
+
+    def __init__(self, root: str, listener: socket.socket) -> None:
+        self._root = root
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._runs = {run.id: run for run in load_runs(root)}
+        self._connections: list[Connection] = []
+        self._by_pid: dict[int, tuple[Run, Job]] = {}
+        # who waits until a run is over: connection, number of the request, run
+        self._waiting: list[tuple[Connection, int, Run]] = []
+        self._beat = 0
+        self._next_beat = 0.0
+
+    def serve(self) -> None:
+        """Do all there is to do."""
+        woken, wake = os.pipe()
+        for descriptor in woken, wake:
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
+        self._selector.register(woken, selectors.EVENT_READ, lambda _: _drain(woken))
+        while True:
+            events = self._selector.select(self._timeout())
+            # before anything that came is looked at: after a sleep of this host, old words of an
+            # owner are no proof that it has not given up
+            self._end_leases()
+            for key, mask in events:
+                key.data(mask)
+            self._reap()
+            self._settle()
+            self._send_beats()
+            if not self._connections and not any(map(self._needs_us, self._runs.values())):
+                return
+
+    def _needs_us(self, run: Run) -> bool:
+        return bool(run.alive()) or not (run.is_over or run.keeps_anything)
+
+    # -- time
+
+    def _timeout(self) -> float:
+        now = clock()
+        times = [job.due for run in self._runs.values() for job in run.alive()]
+        times += [run.expires for run in self._runs.values() if not run.is_over]
+        times += [self._next_beat] if any(c.owns for c in self._connections) else []
+        return max(0.0, min((t for t in times if t is not None), default=now + _FOREVER) - now)
+
+    def _end_leases(self) -> None:
+        now = clock()
+        for run in self._runs.values():
+            if not run.is_over and now >= run.expires:
+                run.is_over = True
+                for job in run.alive(detached=False):
+                    job.doom("lease", f"nothing was heard of its owner for {run.lease:g} s")
+                for connection in self._connections:
+                    if connection.owns == run.id:
+                        connection.close()
+
+    def _send_beats(self) -> None:
+        owners = [c for c in self._connections if c.owns in self._runs]
+        now = clock()
+        if not owners or now < self._next_beat:
+            return
+        self._beat += 1
+        for connection in owners:
+            run = self._runs[str(connection.owns)]
+            run.beat_sent(self._beat)
+            connection.send({"beat": self._beat})
+        shortest = min(self._runs[str(c.owns)].lease for c in owners)
+        self._next_beat = now + min(1.0, shortest / 4)
+
+    # -- jobs
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+                pid, status, usage = os.wait4(-1, flags)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            found = self._by_pid.get(pid)
+            if found is None:
+                continue
+            run, job = found
+            if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                del self._by_pid[pid]
+                job.reaped(status, usage)
+            else:
+                job.reaped(status, usage)
+                self._tell(run, job)
+
+    def _settle(self) -> None:
+        for run in list(self._runs.values()):
+            for job in run.alive():
+                if job.settle():
+                    self._tell(run, job)
+            if run.is_over and not run.alive(detached=False):
+                run.forget_attached()
+                if not run.keeps_anything:
+                    self._forget(run)
+                self._answer_waiting(run)
+        self._connections = [c for c in self._connections if c.is_open or self._dropped(c)]
+
+    def _dropped(self, connection: Connection) -> bool:
+        self._waiting = [entry for entry in self._waiting if entry[0] is not connection]
+        return False
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.id, None)
+        run.remove()
+
+    def _answer_waiting(self, run: Run) -> None:
+        for connection, number, waited in list(self._waiting):
+            if waited is run and not (run.is_condemned and run.alive()):
+                self._waiting.remove((connection, number, waited))
+                connection.send({"id": number, "ok": {}})
+
+    def _tell(self, run: Run, job: Job) -> None:
+        for connection in self._connections:
+            if run.id in connection.watches:
+                connection.send({"job": job.record})
+
+    # -- connections
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            sock, _ = self._listener.accept()
+            self._connections.append(Connection(sock, self._selector, self._heard))
+
+    def _heard(self, connection: Connection, message: Message) -> None:
+        number = message.get("id")
+        action: Callable[..., Any] | None = getattr(self, f"_do_{message.get('op')}", None)
+        try:
+            if action is None:
+                raise RequestError("protocol", f"unknown request {message.get('op')!r}")
+            answer = action(connection, message)
+        except RequestError as error:
+            kind, words = error.args
+            answer = None if number is None else {"error": kind, "words": words}
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            words = f"{type(error).__name__}: {error}"
+            answer = None if number is None else {"error": "failed", "words": words}
+        if number is not None and answer is not None:
+            connection.send({"id": number, **answer})
+
+    # -- requests; each returns its answer, or None where it comes later
+
+    def _do_attach(self, connection: Connection, message: Message) -> Message:
+        run_id = str(message["run"])
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = Run(self._root, run_id)
+            os.makedirs(run.directory, mode=0o700, exist_ok=True)
+        for other in self._connections:
+            if other.owns == run_id:
+                other.close()
+        run.attached(float(message["lease"]))
+        connection.owns = run_id
+        self._next_beat = 0.0
+        return self._do_watch(connection, message)
+
+    def _do_watch(self, connection: Connection, message: Message) -> Message:
+        run_id = str(message["run"])
+        connection.watches.add(run_id)
+        return {"ok": {"jobs": self._records(run_id)}}
+
+    def _do_heard(self, connection: Connection, message: Message) -> None:
+        run = self._runs.get(str(connection.owns))
+        if run is not None and not run.is_over:
+            run.beat_heard(int(message["beat"]))
+
+    def _do_list(self, connection: Connection, message: Message) -> Message:
+        return {"ok": {"jobs": self._records(message.get("run"))}}
+
+    def _records(self, run_id: str | None) -> list[dict[str, Any]]:
+        runs = [run for run in self._runs.values() if run_id in (None, run.id)]
+        return [job.record for run in runs for job in run.jobs.values()]
+
+    def _do_submit(self, connection: Connection, message: Message) -> Message:
+        order = message["job"]
+        run = self._runs.get(order["run"])
+        if run is None or run.is_over:
+            raise RequestError("lapsed", f"run {order['run']} is over on this host")
+        known = run.jobs.get(order["id"])
+        if known is not None:
+            return {"ok": {"job": known.record}}
+        order = {**order, "work": run.work}
+        told = ("id", "run", "name", "argv", "submitted", "detached")
+        record = {"state": "pending", **{key: order[key] for key in told}}
+        job = run.jobs[order["id"]] = Job(run.folder_of(order["id"]), record)
+        job.on_output = lambda: self._output_of(job)
+        job.start(order, self._selector)
+        if job.pid:
+            self._by_pid[job.pid] = (run, job)
+        self._tell(run, job)
+        return {"ok": {"job": job.record}}
+
+    def _output_of(self, job: Job) -> None:
+        for connection in self._connections:
+            if any(follower.job is job for follower in connection.followers.values()):
+                connection.flush()
+
+    def _job(self, message: Message) -> Job:
+        for run in self._runs.values():
+            if message["job"] in run.jobs:
+                return run.jobs[message["job"]]
+        raise RequestError("unknown", f"there is no job {message['job']} on this host")
+
+    def _do_status(self, connection: Connection, message: Message) -> Message:
+        return {"ok": {"job": self._job(message).record}}
+
+    def _do_terminate(self, connection: Connection, message: Message) -> Message:
+        self._job(message).terminate(float(message["grace"]))
+        return {"ok": {}}
+
+    def _do_kill(self, connection: Connection, message: Message) -> Message:
+        self._job(message).kill()
+        return {"ok": {}}
+
+    def _do_follow(self, connection: Connection, message: Message) -> Message:
+        follower = Follower(
+            int(message["number"]),
+            self._job(message),
+            offset=int(message.get("offset", 0)),
+            tail=message.get("tail"),
+            follow=bool(message["follow"]),
+        )
+        connection.follow(follower)
+        return {"ok": {}}
+
+    def _do_unfollow(self, connection: Connection, message: Message) -> None:
+        connection.unfollow(int(message["number"]))
+
+    def _do_took(self, connection: Connection, message: Message) -> None:
+        connection.took(int(message["number"]), int(message["count"]))
+
+    def _do_release(self, connection: Connection, message: Message) -> Message | None:
+        """End the jobs of a run that are not detached; forget the run once they have ended."""
+        return self._finish(connection, message, detached=False)
+
+    def _do_cleanup(self, connection: Connection, message: Message) -> Message | None:
+        """End all jobs of a run and forget it."""
+        return self._finish(connection, message, detached=None)
+
+    def _finish(
+        self, connection: Connection, message: Message, *, detached: bool | None
+    ) -> Message | None:
+        run = self._runs.get(str(message["run"]))
+        if run is None:
+            return {"ok": {}}
+        run.is_over = True
+        if detached is None:
+            run.is_condemned = True
+            for job in run.jobs.values():
+                job.record["detached"] = False
+        for job in run.alive(detached=detached):
+            job.kill()
+        self._waiting.append((connection, int(message["id"]), run))
+        return None
+
+
+def _drain(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass

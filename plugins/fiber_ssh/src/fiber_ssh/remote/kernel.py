@@ -1,0 +1,70 @@
+"""What Linux offers an agent: deaths that are shared, private descriptors, processes by their mark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+__all__ = ["MARK", "clock", "die_with", "marked", "private_descriptor", "signal_group"]
+
+#: environment variable that every process of a job has, by which what is left of it is found
+MARK = "_FIBER_SSH_JOB"
+
+_PR_SET_PDEATHSIG = 1
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    """Seconds that also pass while this host sleeps."""
+    return time.clock_gettime(_CLOCK)
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def private_descriptor(data: bytes) -> int:
+    """A descriptor from which ``data`` can be read, that has no name."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("fiber", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def signal_group(pid: int, number: int) -> None:
+    """A signal to all processes of a session's first group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def marked(jobs: frozenset[str]) -> Iterator[int]:
+    """Processes of this user that carry the mark of one of these jobs."""
+    marks = {f"{MARK}={job}".encode() for job in jobs}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                found = file.read().split(b"\0")
+        except OSError:
+            # not ours, or gone meanwhile
+            continue
+        if not marks.isdisjoint(found):
+            yield int(name)

@@ -1,0 +1,107 @@
+"""The runs that have jobs on a host: who owns them, until when, and what is on the disk of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+
+from fiber_ssh.remote.job import Job
+from fiber_ssh.remote.kernel import clock
+
+__all__ = ["Run", "load_runs"]
+
+#: a run whose owner was never heard of by this agent
+_LEASE = 30.0
+
+
+class Run:
+    """One run and its jobs.
+
+    Args:
+        root: the agent's folder.
+        run_id: the run.
+    """
+
+    def __init__(self, root: str, run_id: str) -> None:
+        self.id = run_id
+        self.directory = os.path.join(root, "runs", run_id)
+        self.jobs: dict[str, Job] = {}
+        self.lease = _LEASE
+        self.expires = clock() + _LEASE
+        #: True once its owner said that it is over, or its lease was
+        self.is_over = False
+        #: True once its jobs are ended and it shall be forgotten with all it left
+        self.is_condemned = False
+        self._beats: dict[int, float] = {}
+
+    @property
+    def work(self) -> str:
+        """Where its jobs run whose own directory this host lacks."""
+        return os.path.join(self.directory, "work")
+
+    def folder_of(self, job_id: str) -> str:
+        """Where a job's files are."""
+        return os.path.join(self.directory, job_id)
+
+    def attached(self, lease: float) -> None:
+        """Its owner is here."""
+        self.lease = lease
+        self.expires = clock() + lease
+        self.is_over = False
+        self._beats.clear()
+
+    def beat_sent(self, number: int) -> None:
+        """A heartbeat went to its owner."""
+        self._beats[number] = clock()
+
+    def beat_heard(self, number: int) -> None:
+        """Its owner heard a heartbeat: the lease counts from when it was sent."""
+        sent = self._beats.get(number)
+        if sent is None:
+            return
+        for older in [n for n in self._beats if n <= number]:
+            del self._beats[older]
+        self.expires = max(self.expires, sent + self.lease)
+
+    def alive(self, *, detached: bool | None = None) -> list[Job]:
+        """Jobs that have not ended."""
+        return [
+            job
+            for job in self.jobs.values()
+            if not job.has_ended and detached in (None, bool(job.record["detached"]))
+        ]
+
+    @property
+    def keeps_anything(self) -> bool:
+        """True where something of it shall outlive its owner."""
+        return any(job.record["detached"] for job in self.jobs.values())
+
+    def forget_attached(self) -> None:
+        """Remove what ended jobs left that were not detached."""
+        for job_id, job in list(self.jobs.items()):
+            if job.has_ended and not job.record["detached"]:
+                del self.jobs[job_id]
+                shutil.rmtree(job.directory, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove all it left on the disk."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def load_runs(root: str) -> Iterator[Run]:
+    """What an earlier agent left; jobs that ran under it have ended with it."""
+    folder = os.path.join(root, "runs")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for run_id in sorted(os.listdir(folder)):
+        run = Run(root, run_id)
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(run.directory)):
+                job = Job.load(os.path.join(run.directory, name))
+                if job is not None:
+                    run.jobs[job.id] = job
+        for job in run.alive():
+            job.kill_rest()
+            job.end("node_lost", None, "the agent of fiber on its host ended while it ran")
+        yield run

@@ -1,0 +1,287 @@
+"""The user's ``~/.ssh/config``: Include, Host, Match and the options that make a connection.
+
+Written by the manual page ssh_config(5): for each option the first value found counts, save
+IdentityFile, of which all count.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import getpass
+import glob
+import hashlib
+import logging
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from fiber.exceptions import ConfigError
+
+__all__ = ["SshOptions", "look_up"]
+
+log = logging.getLogger("fiber")
+
+_DEPTH = 16
+_SEPARATOR = re.compile(r"\s*=\s*|\s+")
+_LISTS = ("identityfile",)
+
+
+@attrs.frozen(kw_only=True)
+class SshOptions:
+    """How one host is reached."""
+
+    #: what was looked up
+    name: str
+    #: host name or address to connect to
+    hostname: str
+    #: user to log in as
+    user: str
+    #: port of its sshd
+    port: int = 22
+    #: private keys to try, in order; the usual ones where there are none
+    identity_files: tuple[str, ...] = ()
+    #: True to try no keys of the agent but those
+    identities_only: bool = False
+    #: the agent's socket, where it is not the usual one; "none" to use no agent
+    identity_agent: str | None = None
+    #: hosts to go through, in order, as ``[user@]host[:port]``
+    proxy_jump: tuple[str, ...] = ()
+    #: a program that makes the connection
+    proxy_command: str | None = None
+    #: files with keys of hosts
+    known_hosts: tuple[str, ...] = ()
+    #: the name by which its key is looked for
+    host_key_alias: str | None = None
+
+    @property
+    def key_name(self) -> str:
+        """What known_hosts files call it."""
+        if self.host_key_alias:
+            return self.host_key_alias
+        return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
+
+
+def look_up(
+    path: Path,
+    name: str,
+    *,
+    user: str | None = None,
+    run: Callable[[str], bool] | None = None,
+    system: Path | None = Path("/etc/ssh/ssh_config"),
+) -> SshOptions:
+    """What the configuration says of a host.
+
+    Args:
+        path: the user's configuration; a file that is missing says nothing.
+        name: the host as it was named.
+        user: user to log in as, where it was named beside the host.
+        run: tells whether a command of ``Match exec`` succeeds; such blocks match nothing if it is
+            not given.
+        system: the configuration of all users.
+
+    Raises:
+        ConfigError: a file that cannot be read, or that makes no sense.
+    """
+    home = Path.home()
+    state = _State(name, user, home, run)
+    for file, base in ((path.expanduser(), home / ".ssh"), (system, Path("/etc/ssh"))):
+        if file is not None and file.is_file():
+            _read(file, base, state, depth=0, active=True)
+    return state.options()
+
+
+class _State:
+    """What was found so far."""
+
+    def __init__(
+        self, name: str, user: str | None, home: Path, run: Callable[[str], bool] | None
+    ) -> None:
+        self.name = name
+        self.home = home
+        self.run = run
+        self.local_user = getpass.getuser()
+        self.found: dict[str, str] = {} if user is None else {"user": user}
+        self.lists: dict[str, list[str]] = {}
+
+    def set(self, key: str, value: str) -> None:
+        if key in _LISTS:
+            self.lists.setdefault(key, []).append(value)
+        else:
+            self.found.setdefault(key, value)
+
+    @property
+    def hostname(self) -> str:
+        return (
+            self.found.get("hostname", "%h")
+            .replace("%%", "\0")
+            .replace("%h", self.name)
+            .replace("\0", "%")
+        )
+
+    @property
+    def user(self) -> str:
+        return self.found.get("user", self.local_user)
+
+    def expand(self, text: str) -> str:
+        """Tokens and the home."""
+        port = self.found.get("port", "22")
+        local = socket.gethostname()
+        tokens: Mapping[str, str] = {
+            "%": "%",
+            "h": self.hostname,
+            "n": self.name,
+            "p": port,
+            "r": self.user,
+            "u": self.local_user,
+            "d": str(self.home),
+            "l": local,
+            "L": local.partition(".")[0],
+            "k": self.found.get("hostkeyalias", self.name),
+            "C": hashlib.sha1(
+                f"{local}{self.hostname}{port}{self.user}".encode(), usedforsecurity=False
+            ).hexdigest(),
+        }
+        text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+        if text == "~" or text.startswith("~/"):
+            text = str(self.home) + text[1:]
+        return text
+
+    def options(self) -> SshOptions:
+        found = self.found
+        port = found.get("port", "22")
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            msg = f"the ssh configuration has port {port!r} for {self.name}"
+            raise ConfigError(msg)
+        jump = found.get("proxyjump", "none")
+        command = found.get("proxycommand", "none")
+        usual = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+        files = shlex.split(found.get("userknownhostsfile", usual))
+        files += shlex.split(
+            found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
+        )
+        agent = found.get("identityagent")
+        return SshOptions(
+            name=self.name,
+            hostname=self.hostname,
+            user=self.user,
+            port=int(port),
+            identity_files=tuple(
+                self.expand(file) for file in self.lists.get("identityfile", ()) if file != "none"
+            ),
+            identities_only=found.get("identitiesonly", "no").lower() == "yes",
+            identity_agent=None if agent is None else self.expand(agent),
+            proxy_jump=() if jump.lower() == "none" else tuple(jump.replace(" ", "").split(",")),
+            proxy_command=None
+            if command.lower() == "none" or jump.lower() != "none"
+            else self.expand(command),
+            known_hosts=tuple(self.expand(file) for file in files if file != "none"),
+            host_key_alias=found.get("hostkeyalias"),
+        )
+
+
+def _read(file: Path, base: Path, state: _State, *, depth: int, active: bool) -> None:
+    if depth > _DEPTH:
+        msg = f"{file} is included too deep; does a file include itself?"
+        raise ConfigError(msg)
+    try:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        msg = f"the ssh configuration {file} cannot be read: {error}"
+        raise ConfigError(msg) from error
+    outer = active
+    for number, key, value in _lines(text):
+        origin = f"{file} line {number}"
+        if key == "host":
+            active = outer and _matches_host(_words(value, origin), state.name)
+        elif key == "match":
+            active = outer and _matches(_words(value, origin), state, origin)
+        elif key == "include":
+            if not active:
+                continue
+            for pattern in _words(value, origin):
+                full = state.expand(pattern)
+                for found in sorted(glob.glob(str(base / full))):  # noqa: PTH207 - a pattern may be absolute
+                    if Path(found).is_file():
+                        _read(Path(found), base, state, depth=depth + 1, active=True)
+        elif active:
+            state.set(key, _value(key, value, origin))
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        key, *rest = _SEPARATOR.split(stripped, maxsplit=1)
+        yield number, key.lower(), rest[0] if rest else ""
+
+
+def _words(value: str, origin: str) -> Sequence[str]:
+    try:
+        return shlex.split(value, comments=True)
+    except ValueError as error:
+        msg = f"{origin} makes no sense: {error}"
+        raise ConfigError(msg) from error
+
+
+def _value(key: str, value: str, origin: str) -> str:
+    if key in ("proxycommand", "userknownhostsfile", "globalknownhostsfile"):
+        # the first is for a shell, the others are lists
+        return value
+    words = _words(value, origin)
+    return " ".join(words) if key == "proxyjump" else words[0] if words else ""
+
+
+def _matches_host(patterns: Sequence[str], name: str) -> bool:
+    matched = False
+    for pattern in patterns:
+        positive = pattern.removeprefix("!")
+        if fnmatch.fnmatchcase(name, positive):
+            if positive is not pattern and pattern.startswith("!"):
+                return False
+            matched = True
+    return matched
+
+
+def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        wanted = not word.startswith("!")
+        kind, equals, argument = word.removeprefix("!").lower().partition("=")
+        if kind == "all":
+            continue
+        if kind in ("canonical", "final"):
+            # there is no second pass here
+            holds = False
+        else:
+            if not equals:
+                if not rest:
+                    msg = f"{origin}: 'Match {word}' needs an argument"
+                    raise ConfigError(msg)
+                argument = rest.pop(0)
+            else:
+                argument = word.partition("=")[2]
+            holds = _holds(kind, argument, state, origin)
+        if holds is not wanted:
+            return False
+    return True
+
+
+def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
+    subject = {
+        "host": state.hostname,
+        "originalhost": state.name,
+        "user": state.user,
+        "localuser": state.local_user,
+    }.get(kind)
+    if subject is not None:
+        return _matches_host(argument.split(","), subject)
+    if kind == "exec":
+        return state.run is not None and state.run(state.expand(argument))
+    log.warning("%s: 'Match %s' is not understood here, so that it matches nothing", origin, kind)
+    return False

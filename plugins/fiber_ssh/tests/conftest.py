@@ -1,0 +1,59 @@
+"""Hosts to reach by ssh, made once for all tests, and backends that use them."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import attrs
+import pytest
+
+from fiber.launch import rundir
+from fiber.model import BackendContext
+from fiber_ssh.backend import SshBackend
+from fiber_ssh.config import SshConfig
+from ssh_hosts import ssh_hosts
+
+
+@pytest.fixture(scope="session")
+def world():
+    with ssh_hosts("alpha", "beta", "gamma") as made:
+        yield made
+
+
+@pytest.fixture
+def config(world):
+    """Settings by which all hosts are used, with eight slots each."""
+    environ = world.environ(slots=8)
+    return SshConfig(hosts=environ["FIBER_SSH_HOSTS"], config=Path(environ["FIBER_SSH_CONFIG"]))
+
+
+@pytest.fixture
+def run_id():
+    return secrets.token_hex(4)
+
+
+@pytest.fixture
+def context(run_id, config):
+    directory = rundir.create(run_id, "ssh")
+    yield BackendContext(run_id=run_id, run_directory=str(directory), config=config, lease=5.0)
+    rundir.remove(directory)
+
+
+@pytest.fixture
+def opened():
+    """Makes backends; all are closed."""
+    made = []
+
+    def make(context, **changes):
+        made.append(SshBackend(attrs.evolve(context, **changes)))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture
+def backend(opened, context):
+    return opened(context)

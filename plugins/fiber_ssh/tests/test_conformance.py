@@ -1,0 +1,68 @@
+"""The ssh backend and its plugin do what every backend and every plugin does."""
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import attrs
+import pytest
+
+from fiber.testing import BackendConformance, FakeProvider, HostWitness, PluginConformance
+from fiber_ssh.backend import SshBackend
+from fiber_ssh.config import SshConfig
+
+
+class SshWitness(HostWitness):
+    """Looks at the processes of the hosts, and drops their ssh connections."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def cut_events(self):
+        for host in self.world.hosts:
+            host.drop_sessions()
+
+
+class TestSsh(BackendConformance):
+    python = sys.executable
+    devices: ClassVar = {"fake": 6}
+
+    @pytest.fixture
+    def context(self, context, config):
+        # devices that need no hardware, so that granting them is proven on every machine
+        return attrs.evolve(context, config=config, providers={"fake": FakeProvider()}, lease=5.0)
+
+    @pytest.fixture
+    def backend(self, context):
+        backend = SshBackend(context)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def reopen(self):
+        return SshBackend
+
+    @pytest.fixture
+    def unreachable(self, context, config):
+        # nobody listens at that port of this machine
+        nowhere = SshConfig(hosts="127.0.0.1", config=Path("/dev/null"), connect_timeout=1.0)
+        backend = SshBackend(attrs.evolve(context, config=nowhere))
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def settings(self, world):
+        return world.environ(slots=8)
+
+    @pytest.fixture
+    def witness(self, world):
+        # the hosts share this machine's processes
+        return SshWitness(world)
+
+    def survivors(self, run_id):
+        return None
+
+
+class TestSshPlugin(PluginConformance):
+    module = "fiber_ssh.plugin"
+    sdks = ("paramiko", "cryptography", "fiber_ssh.backend")
