@@ -1,3 +1,3 @@
 """What holds for every test of every distribution: it leaves nothing behind."""
 
-pytest_plugins = ["hygiene"]
+pytest_plugins = ["hygiene", "engines"]

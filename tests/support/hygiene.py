@@ -27,6 +27,8 @@ _MARK = "PYTEST_FIBER_SESSION"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
 # helpers that the standard library keeps until the interpreter ends
 _STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+#: threads that a run starts once, when they are first needed, and keeps until it ends
+_OF_A_RUN = ("fiber-sources",)
 _PATIENCE = 8.0
 _previous_root = os.environ.get("XDG_RUNTIME_DIR")
 
@@ -71,7 +73,11 @@ class Snapshot:
     def lingering(self, *, kept: bool) -> list[str]:
         """What is here now that was not, and needs a moment to go."""
         now = Snapshot.take()
-        found = [f"thread {thread.name!r}" for thread in now.threads - self.threads]
+        found = [
+            f"thread {thread.name!r}"
+            for thread in now.threads - self.threads
+            if not (kept and thread.name in _OF_A_RUN)
+        ]
         found += [
             f"process {pid}: {command}"
             for pid in now.processes - self.processes

@@ -1,0 +1,129 @@
+"""Tests of the core on any backend: ``pytest --fiber-backend NAME``, or ``FIBER_TEST_BACKEND=NAME``.
+
+The engine is made ready once, for all workers of xdist, and chosen by the environment as users
+choose it. Of all tests those with the mark ``any_backend`` run; those with ``one_host`` besides are
+skipped where jobs do not run on this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+#: makes an engine ready and yields the variables by which a program uses it
+Engine = Callable[[], AbstractContextManager[Mapping[str, str]]]
+
+_stack = contextlib.ExitStack()
+_before: dict[str, str | None] = {}
+
+
+@contextlib.contextmanager
+def local() -> Iterator[Mapping[str, str]]:
+    """This machine."""
+    yield {}
+
+
+@contextlib.contextmanager
+def far() -> Iterator[Mapping[str, str]]:
+    """Programs of this machine that see nothing of their submitter."""
+    from distributions import Site
+
+    with tempfile.TemporaryDirectory(prefix="fiber-far-") as folder:
+        home, site = Path(folder, "home"), Path(folder, "site")
+        home.mkdir()
+        Site(site).add("far", entry_points={"far": "fiber.testing.fake_remote"})
+        ours = os.environ.get("PYTHONPATH")
+        yield {
+            "FIBER_FAR_FOLDER": str(home),
+            "FIBER_FAR_PATH": str(site),
+            # the master finds the plugin there too
+            "PYTHONPATH": os.pathsep.join([str(site), ours] if ours else [str(site)]),
+        }
+
+
+@contextlib.contextmanager
+def docker() -> Iterator[Mapping[str, str]]:
+    """An engine of the tests' own."""
+    import dockerd
+    from require import need
+
+    need("docker", dockerd.missing())
+    with dockerd.started() as engine:
+        yield {"DOCKER_HOST": engine.url, "FIBER_IMAGE": engine.image}
+
+
+@contextlib.contextmanager
+def ssh() -> Iterator[Mapping[str, str]]:
+    """Three hosts."""
+    from ssh_hosts import ssh_hosts
+
+    with ssh_hosts("alpha", "beta", "gamma") as world:
+        yield world.environ(slots=8)
+
+
+ENGINES: Mapping[str, Engine] = {"local": local, "far": far, "docker": docker, "ssh": ssh}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("fiber").addoption(
+        "--fiber-backend",
+        metavar="NAME",
+        choices=sorted(ENGINES),
+        default=os.environ.get("FIBER_TEST_BACKEND") or None,
+        help="run the tests with the mark any_backend, on this backend",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    name = config.getoption("--fiber-backend")
+    if name is None:
+        return
+    if not hasattr(config, "workerinput"):
+        _set(FIBER_BACKEND=name, **_stack.enter_context(ENGINES[name]()))
+    # the environment of a worker of xdist is that of the process that started it
+    found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path.extend(entry for entry in found if entry and entry not in sys.path)
+
+
+def pytest_unconfigure() -> None:
+    _stack.close()
+    for key, value in _before.items():
+        os.environ.pop(key, None)
+        if value is not None:
+            os.environ[key] = value
+    _before.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    name = config.getoption("--fiber-backend")
+    if name is None:
+        return
+    chosen = [item for item in items if item.get_closest_marker("any_backend")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+    if _same_host(name):
+        return
+    for item in items:
+        mark = item.get_closest_marker("one_host")
+        if mark is not None:
+            item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
+
+
+def _same_host(name: str) -> bool:
+    from fiber.plugins import load_plugins
+
+    return load_plugins().find_backend(name).capabilities.same_host
+
+
+def _set(**variables: str) -> None:
+    for key, value in variables.items():
+        _before[key] = os.environ.get(key)
+        os.environ[key] = value
