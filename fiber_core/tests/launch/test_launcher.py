@@ -331,7 +331,9 @@ class TestSignals:
         assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
 
     def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, runtime):
-        runtime.info = BackendInfo(name="fake", load=lambda _: None)
+        runtime.info = BackendInfo(
+            name="fake", load=lambda _: None, capabilities=Capabilities(same_host=True)
+        )
         launcher = Launcher(runtime)
         child = launcher.launch(Process())
         child.terminate()

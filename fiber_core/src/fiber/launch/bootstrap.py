@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fiber import values
@@ -131,12 +131,14 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     payload: dict[str, Any] = codec.loads(answer.body)
     _fresh_main()
     runtime = Runtime.of_child(
-        instructions, config=payload["config"], parent_link=link, hello=hello, index=index
+        instructions, config=_config(payload), parent_link=link, hello=hello, index=index
     )
-    sys.meta_path.append(
-        ParentFinder(payload["modules"], lambda question: _ask_parent(runtime, link.url, question))
-    )
-    _prepare(payload["preparation"])
+    if instructions.elsewhere:
+        _prepare_elsewhere(runtime, link.url, payload)
+    else:
+        ask = lambda question: _ask_parent(runtime, link.url, question)  # noqa: E731 - used once
+        sys.meta_path.append(ParentFinder(payload["modules"], ask))
+        _prepare(payload["preparation"])
     process = codec.loads(memoryview(payload["process"]))
     runtime.process = process
     sentinel = _parent_sentinel(link)
@@ -181,7 +183,45 @@ def _fresh_main() -> None:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
-def _prepare(preparation: dict[str, Any]) -> None:
+def _config(payload: dict[str, Any]) -> Any:
+    if "settings" not in payload:
+        return payload["config"]
+    try:
+        settings = codec.loads(memoryview(payload["settings"]))
+    except ImportError:
+        # the backend's plugin is not installed here, which matters to those alone who use it
+        return payload["config"]
+    return values.evolve(payload["config"], settings=settings)
+
+
+def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
+    """The same on a host that sees nothing of the parent's."""
+    from fiber.launch.elsewhere import FarFinder, Store, load_main
+    from fiber.model import BackendInfo
+
+    store = Store(runtime.directory, lambda question: _ask_parent(runtime, url, question))
+    finder = FarFinder(payload["modules"], store)
+    # as the parent has it: its plugin need not be installed here
+    runtime._info = BackendInfo(load=_not_here, **payload["backend"])  # noqa: SLF001 - a child's
+    sys.meta_path.insert(0, finder)
+    codec.explain_missing(finder.explain)
+    preparation = dict(payload["preparation"])
+    for key in ("dir", "orig_dir", "sys_path"):
+        preparation.pop(key, None)
+    by_path = preparation.pop("init_main_from_path", None) is not None
+    try:
+        _prepare(preparation, (lambda: load_main(store)) if by_path else None)
+    except ModuleNotFoundError as error:
+        finder.explain(error)
+        raise
+
+
+def _not_here(_context: Any) -> Any:
+    msg = "a backend is loaded by its plugin"
+    raise StartError(msg)
+
+
+def _prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None) -> None:
     from multiprocessing import process, spawn
 
     current: Any = process.current_process()
@@ -189,10 +229,14 @@ def _prepare(preparation: dict[str, Any]) -> None:
     current._inheriting = True  # noqa: SLF001 - as spawn does
     try:
         spawn.prepare(preparation)
+        if main is not None:
+            main()
     finally:
         del current._inheriting  # noqa: SLF001 - as spawn does
     codec.set_main_by_reference(
-        "init_main_from_name" in preparation or "init_main_from_path" in preparation
+        main is not None
+        or "init_main_from_name" in preparation
+        or "init_main_from_path" in preparation
     )
 
 

@@ -152,14 +152,15 @@ class Launcher:
             with codec.carrying(child):
                 # apart: the child loads its __main__ before it unpickles the object
                 pickled = wire.joined(codec.dumps(process))
-            return codec.dumps(
-                {
-                    "preparation": preparation,
-                    "process": pickled,
-                    "config": self._runtime.config,
-                    "modules": modules.own_names(),
-                }
-            )
+            payload = {
+                "preparation": preparation,
+                "process": pickled,
+                "config": self._runtime.config,
+                "modules": modules.own_names(),
+            }
+            if self._overseer is not None:
+                payload = self._overseer.payload(payload)
+            return codec.dumps(payload)
         finally:
             context.set_spawning_popen(None)
 
@@ -188,6 +189,13 @@ class Launcher:
         peer.send(Kind.REPLY, 0, message.id, segments)
 
     def _tell_module(self, peer: Peer, message: wire.Message) -> None:
+        if self._overseer is not None and self._overseer.sources is not None:
+
+            def answer(found: bytes) -> None:
+                peer.send(Kind.REPLY, 0, message.id, [found])
+
+            self._overseer.sources.ask(bytes(message.body), answer)
+            return
         try:
             name = str(json.loads(bytes(message.body))["module"])
         except (ValueError, KeyError, TypeError) as error:
@@ -339,6 +347,8 @@ class Launcher:
 
     def close(self, *, timeout: float = 10.0) -> None:
         """Wait for the events thread; the backend must be closed before."""
+        if self._overseer is not None:
+            self._overseer.close()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)

@@ -7,17 +7,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import FiberError, WireError
 from fiber.launch import reports
 from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
 from fiber.launch.lease import INTERVAL, Expired, LeaseTable
+from fiber.launch.sources import Sources
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.protocol import Decoder, encode
 from fiber.model import JobState, JobStatus
+from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _NEAR_SILENCE = 30.0
 _TAIL = 20
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class _Far:
     """One remote job."""
 
@@ -53,9 +54,9 @@ class _Far:
     met: bool = False
     reported: JobStatus | None = None
     platform: JobStatus | None = None
-    asked: set[int] = attrs.field(factory=set)
+    asked: set[int] = values.field(factory=set)
     #: what there was nobody to tell
-    unsent: list[messages.Signal] = attrs.field(factory=list)
+    unsent: list[messages.Signal] = values.field(factory=list)
     #: runs when something did not come in time
     timer: Timer | None = None
 
@@ -77,6 +78,8 @@ class Overseer:
         silence = max(lease, _NEAR_SILENCE) if runtime.info.near else lease
         self._leases: LeaseTable[str] = LeaseTable(lease=lease, silence=silence)
         self._timer: Timer | None = None
+        #: answers questions for modules; None where jobs see our files
+        self.sources = None if runtime.info.capabilities.same_host else Sources()
         runtime.endpoint.on_refused = self._on_refused
 
     # -- children -------------------------------------------------------------------------------
@@ -87,7 +90,7 @@ class Overseer:
         resources = spec.resources
         near = self._runtime.info.near
         orders = Orders(
-            instructions=attrs.evolve(instructions, elsewhere=not capabilities.same_host),
+            instructions=values.evolve(instructions, elsewhere=not capabilities.same_host),
             name=spec.name,
             lease=self._runtime.lease,
             silence=None if near else self._runtime.lease,
@@ -96,7 +99,7 @@ class Overseer:
             confine=not (capabilities.cpu_limit and capabilities.memory_limit),
         )
         python = spec.argv[0] if capabilities.same_host else PYTHON
-        return attrs.evolve(
+        return values.evolve(
             spec,
             argv=(python, *spec.argv[1:-1], MODULE),
             cwd=spec.cwd if capabilities.same_host else None,
@@ -121,6 +124,33 @@ class Overseer:
     def knows(self, ident: str) -> bool:
         """True for the identity of a supervisor, also of one whose job was given up."""
         return ident in self._far or ident.endswith(".s")
+
+    def payload(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """What a job's processes are given, for a host that sees nothing of ours."""
+        if self.sources is None:
+            return payload
+        info = self._runtime.info
+        config = payload["config"]
+        backend = {
+            "name": info.name,
+            "aliases": info.aliases,
+            "capabilities": info.capabilities,
+            "lease": info.lease,
+            "near": info.near,
+        }
+        return {
+            **payload,
+            "modules": self.sources.names(),
+            "config": values.evolve(config, settings=None),
+            # apart: the plugin that has their class need not be installed there
+            "settings": wire.joined(codec.dumps(config.settings)),
+            "backend": backend,
+        }
+
+    def close(self) -> None:
+        """Answer no more questions."""
+        if self.sources is not None:
+            self.sources.close()
 
     # -- what supervisors say, on the handler thread --------------------------------------------
 
@@ -202,7 +232,7 @@ class Overseer:
                 time.monotonic(),
             )
             if not status.state.is_terminal:
-                return status if far.reported is None else reports.during(far.reported, status)
+                return reports.during(far.reported, status)
             if far.peer is not None:
                 # its last words may be on their way still
                 self._later(far, _LAST_REPORT, lambda: self._end_by_platform(far))

@@ -10,8 +10,7 @@ import re
 import signal
 from collections.abc import Collection, Sequence
 
-import attrs
-
+from fiber import values
 from fiber._version import __version__
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -28,22 +27,29 @@ _NO_PYTHON = re.compile(
 )
 
 
-def during(reported: JobStatus, platform: JobStatus) -> JobStatus:
-    """The status of a job that runs, of which both have told."""
+def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
+    """The status of a job that runs.
+
+    Args:
+        reported: what its supervisor said last, if anything.
+        platform: what the platform says; its one process is the supervisor, and nobody's affair.
+    """
+    if reported is None:
+        return values.evolve(platform, processes=())
     if platform.state is JobState.SUSPENDED:
         stopped = [
-            p if p.state.is_terminal else attrs.evolve(p, state=JobState.SUSPENDED)
+            p if p.state.is_terminal else values.evolve(p, state=JobState.SUSPENDED)
             for p in reported.processes
         ]
-        return attrs.evolve(platform, processes=tuple(stopped))
+        return values.evolve(platform, processes=tuple(stopped))
     if platform.state is JobState.UNKNOWN:
-        return attrs.evolve(platform, processes=reported.processes)
+        return values.evolve(platform, processes=reported.processes)
     return with_host(reported, platform.host)
 
 
 def with_host(status: JobStatus, host: str | None) -> JobStatus:
     """The same with the platform's name of the host, where it has one."""
-    return attrs.evolve(status, host=host) if host else status
+    return values.evolve(status, host=host) if host else status
 
 
 def of_platform(
@@ -73,7 +79,7 @@ def of_platform(
     processes = tuple(
         p
         if p.state.is_terminal
-        else attrs.evolve(
+        else values.evolve(
             p,
             state=JobState.FAILED,
             reason=reason,
@@ -89,13 +95,13 @@ def of_platform(
     state = platform.state
     if reported is not None and any(p.state is JobState.FAILED for p in processes):
         state = JobState.FAILED
-    return attrs.evolve(
+    return values.evolve(
         platform,
         state=state,
         exit_code=code,
         reason=reason,
         host=host,
-        processes=processes or platform.processes,
+        processes=processes,
     )
 
 
@@ -106,7 +112,7 @@ def lost(reported: JobStatus | None, *, host: str, words: str) -> JobStatus:
     processes = tuple(
         p
         if p.state.is_terminal
-        else attrs.evolve(p, state=JobState.FAILED, reason=reason, message=words)
+        else values.evolve(p, state=JobState.FAILED, reason=reason, message=words)
         for p in before
     )
     return JobStatus(

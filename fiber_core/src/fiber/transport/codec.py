@@ -26,6 +26,7 @@ _IN_BAND = 4096
 
 _local = threading.local()
 _main_by_reference: bool | None = None
+_explain: Callable[[ModuleNotFoundError], None] | None = None
 
 
 def main_by_reference() -> bool:
@@ -125,7 +126,18 @@ def dumps(value: Any) -> list[wire.Buffer]:
 def loads(body: memoryview) -> Any:
     """The object of a body; its out-of-band buffers are views of the body."""
     pickled, buffers = wire.unpack(body)
-    return pickle.loads(pickled, buffers=buffers)
+    try:
+        return pickle.loads(pickled, buffers=buffers)
+    except ModuleNotFoundError as error:
+        if _explain is not None:
+            _explain(error)
+        raise
+
+
+def explain_missing(explain: Callable[[ModuleNotFoundError], None] | None) -> None:
+    """Have more said of modules that are missing where objects are loaded or exceptions sent."""
+    global _explain  # noqa: PLW0603 - a fact about the process
+    _explain = explain
 
 
 def _restore_function(function: types.FunctionType, state: Any) -> None:
@@ -207,6 +219,8 @@ def with_traceback(error: BaseException) -> Any:
     An error that cannot make the way there and back is replaced by a ``MaybeEncodingError`` with
     the same text, so that no custom exception can break its receiver.
     """
+    if isinstance(error, ModuleNotFoundError) and _explain is not None:
+        _explain(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickled = wire.joined(dumps(error))

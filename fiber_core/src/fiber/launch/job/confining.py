@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import attrs
-
+from fiber import values
 from fiber.launch.cgroups import Group, own_groups
 from fiber.launch.supervisor.cgroup import Confinement, Confiner
 from fiber.model import ResourceRequest
@@ -16,7 +15,7 @@ __all__ = ["JobConfiner", "OwnGroup"]
 _UNLIMITED = 1 << 60
 
 
-@attrs.define(eq=False)
+@values.define(eq=False)
 class OwnGroup(Confinement):
     """The group that the platform made for this job: watched, and left to the platform."""
 

@@ -13,8 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import attrs
-
+from fiber import values
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.launch.lease import INTERVAL
 from fiber.launch.supervisor import messages
@@ -31,33 +30,33 @@ _AGAIN = 0.2
 _UNANSWERED = 8
 
 
-@attrs.frozen
+@values.frozen
 class Connected:
     """The parent was reached, for the first time or again."""
 
 
-@attrs.frozen
+@values.frozen
 class Lost:
     """The connection is gone, or could not be made."""
 
     why: str
 
 
-@attrs.frozen
+@values.frozen
 class Refused:
     """The parent wants nothing to do with this job; no other attempt is made."""
 
     why: str
 
 
-@attrs.frozen
+@values.frozen
 class Said:
     """The parent said something."""
 
     message: object
 
 
-@attrs.frozen
+@values.frozen
 class Receipt:
     """The parent has taken in what was sent by :meth:`Line.report`."""
 

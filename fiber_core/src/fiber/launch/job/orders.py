@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import attrs
-
+from fiber import values
 from fiber.launch.bootstrap import Instructions
 
 __all__ = ["GRACE", "MODULE", "REACH", "Orders", "supervisor_ident"]
@@ -24,7 +23,7 @@ def supervisor_ident(ident: str) -> str:
     return f"{ident}.s"
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Orders:
     """Enough to start a job's processes, to tell of them, and to know when to end them."""
 
@@ -45,7 +44,7 @@ class Orders:
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""
-        data: dict[str, Any] = attrs.asdict(self, recurse=False)
+        data: dict[str, Any] = values.asdict(self)
         data["instructions"] = self.instructions.encode().decode()
         return json.dumps(data).encode()
 
@@ -68,5 +67,5 @@ class Orders:
         first = told.urls[0]
         way = f"{first.partition('://')[0]}://{reach}"
         forwards = {first: way}
-        instructions = attrs.evolve(told, urls=(way, *told.urls), forwards=forwards)
-        return attrs.evolve(self, instructions=instructions)
+        instructions = values.evolve(told, urls=(way, *told.urls), forwards=forwards)
+        return values.evolve(self, instructions=instructions)

@@ -10,8 +10,7 @@ import signal
 import tempfile
 import time
 
-import attrs
-
+from fiber import values
 from fiber.launch.job import worker
 from fiber.launch.job.confining import JobConfiner
 from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
@@ -136,7 +135,7 @@ class JobServer:
     def _start_processes(self) -> None:
         orders = self._orders
         told = orders.instructions
-        here = attrs.evolve(told, directory=self._directory, patience=max(_FIRST, orders.lease))
+        here = values.evolve(told, directory=self._directory, patience=max(_FIRST, orders.lease))
         spec = JobSpec(
             run_id=told.credentials.run_id,
             name=orders.name,

@@ -1,0 +1,289 @@
+"""Tells jobs on other hosts of the program's own modules and of the files beside them.
+
+Offered is what lies below the working directory or the script's folder, and what the program has
+loaded from elsewhere that is no installation; never what is installed, and nothing that ignore files
+name. Content goes by its digest, so that a job asks for what it has not got alone. Modules are found
+as an import would find them, and never imported for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import json
+import os
+import pkgutil
+import queue
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fiber.launch import modules
+from fiber.launch.ignore import Ignore
+
+__all__ = ["Sources", "digest_of"]
+
+#: names of folders of installed packages, wherever they are
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def digest_of(content: bytes) -> str:
+    """The name of some content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class _Found(NamedTuple):
+    """A module as an import would find it."""
+
+    origin: str | None
+    locations: list[str] | None
+    #: its source, where it came to us over a connection too
+    content: bytes | None = None
+
+
+class Sources:
+    """The program's own files, for those who cannot see them.
+
+    Questions are answered on a thread of their own: a file system may take its time.
+    """
+
+    def __init__(self) -> None:
+        folders = [_folder(), getattr(sys.modules["__main__"], "__file__", None)]
+        roots = [Path(folders[0] or "/")]
+        if folders[1] is not None:
+            roots.append(Path(roots[0], folders[1]).parent)
+        self._roots = tuple(dict.fromkeys(root.absolute() for root in roots))
+        self._ignores = {root: Ignore(root) for root in self._roots}
+        self._installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
+        #: what was told of, and may be asked for
+        self._contents: dict[str, Path | bytes] = {}
+        self._foreign: frozenset[str] | None = None
+        self._lock = threading.Lock()
+        self._questions: queue.SimpleQueue[tuple[bytes, Callable[[bytes], None]] | None]
+        self._questions = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # -- questions
+
+    def ask(self, question: bytes, answer: Callable[[bytes], None]) -> None:
+        """Have a question answered, on another thread."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fiber-sources", daemon=True)
+                self._thread.start()
+        self._questions.put((question, answer))
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._questions.put(None)
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        while (asked := self._questions.get()) is not None:
+            question, answer = asked
+            try:
+                found = self.answer(json.loads(question))
+            except (ValueError, KeyError, TypeError, OSError):
+                found = b"{}"
+            answer(found)
+
+    def answer(self, question: dict[str, Any]) -> bytes:
+        """The answer to one question: JSON, or the content asked for."""
+        what = question["far"]
+        if what == "content":
+            return self._content(str(question["digest"]))
+        if what == "module":
+            found = self.module(str(question["name"]))
+        elif what == "main":
+            found = self._main()
+        else:
+            found = self._file(str(question["name"]), str(question["path"]))
+        return json.dumps(found).encode()
+
+    # -- modules
+
+    def names(self) -> frozenset[str]:
+        """Top-level names that are worth a question."""
+        found = set(modules.own_names())
+        for entry in sys.path:
+            folder = Path(self._roots[0], entry)
+            if self._root_of(folder) is None or self._is_installed(str(folder)):
+                continue
+            try:
+                names = [(item.name, item.is_dir()) for item in os.scandir(folder)]
+            except OSError:
+                continue
+            for name, is_folder in names:
+                stem = name if is_folder else name.partition(".")[0]
+                if stem.isidentifier() and (is_folder or name.endswith((".py", *_EXTENSIONS))):
+                    found.add(stem)
+        for finder in sys.meta_path:
+            # what our own parent offers us we offer as well
+            found |= getattr(finder, "offered", frozenset())
+        return frozenset(found - self._fibers())
+
+    def module(self, name: str) -> dict[str, Any]:
+        """What a job needs to know of a module; nothing where it is not offered."""
+        if not all(part.isidentifier() for part in name.split(".")):
+            return {}
+        if name.partition(".")[0] in self._fibers():
+            return {}
+        found = self._find(name)
+        if found is None:
+            return {}
+        loaded = sys.modules.get(name)
+        if found.content is not None:
+            return self._told(found, found.content, found.content)
+        if found.origin is None:
+            return self._namespace(found)
+        path = Path(found.origin)
+        if self._is_installed(found.origin) or (self._root_of(path) is None and loaded is None):
+            return {}
+        why = self._ignored(path)
+        if why is not None:
+            return {"ignored": [str(path), *why]}
+        try:
+            content = path.read_bytes()
+        except OSError:
+            # inside an archive: its own loader knows
+            source = modules.describe(name, with_source=True).get("source")
+            if not isinstance(source, str):
+                return {}
+            content = source.encode()
+            return self._told(found, content, content)
+        return self._told(found, content, path)
+
+    def _namespace(self, found: _Found) -> dict[str, Any]:
+        for location in found.locations or ():
+            if self._root_of(Path(location)) is not None and not self._is_installed(location):
+                return {"path": None, "package": True, "digest": None}
+        return {}
+
+    def _told(self, found: _Found, content: bytes, source: Path | bytes) -> dict[str, Any]:
+        digest = digest_of(content)
+        self._contents[digest] = source
+        is_package = found.locations is not None
+        return {"path": found.origin, "package": is_package, "digest": digest}
+
+    def _find(self, name: str) -> _Found | None:
+        module = sys.modules.get(name)
+        if module is not None:
+            return _found(
+                getattr(module, "__file__", None),
+                getattr(module, "__path__", None),
+                getattr(module, "__loader__", None),
+            )
+        above, _, _ = name.rpartition(".")
+        package = self._find(above) if above else None
+        if above and (package is None or package.locations is None):
+            return None
+        path = None if package is None else package.locations
+        for finder in sys.meta_path:
+            try:
+                if path is not None and finder is importlib.machinery.PathFinder:
+                    spec = _among(name, path)
+                else:
+                    spec = finder.find_spec(name, path)
+            except (ImportError, ValueError, AttributeError):
+                continue
+            if spec is not None:
+                origin = spec.origin if spec.has_location else None
+                return _found(origin, spec.submodule_search_locations, spec.loader)
+        return None
+
+    def _main(self) -> dict[str, Any]:
+        main = sys.modules["__main__"]
+        path = getattr(main, "__file__", None)
+        if path is None:
+            return {}
+        found = _found(path, None, getattr(main, "__loader__", None))
+        if found.content is not None:
+            return self._told(found, found.content, found.content)
+        file = Path(self._roots[0], path)
+        return self._told(found, file.read_bytes(), file)
+
+    # -- files beside them
+
+    def _file(self, package: str, path: str) -> dict[str, Any]:
+        found = self._find(package)
+        if found is None or not found.locations or not self.module(package):
+            return {}
+        for location in found.locations:
+            folder = Path(location)
+            file = Path(os.path.normpath(folder / path))
+            if file != folder and folder not in file.parents:
+                continue
+            if self._ignored(file) is not None:
+                continue
+            if file.is_dir():
+                names = sorted(one.name for one in file.iterdir() if self._ignored(one) is None)
+                return {"folder": names}
+            if file.is_file():
+                return {**self._told(_Found(str(file), None), file.read_bytes(), file)}
+        return {}
+
+    def _content(self, digest: str) -> bytes:
+        source = self._contents.get(digest, b"")
+        return source if isinstance(source, bytes) else source.read_bytes()
+
+    # -- what is offered
+
+    def _root_of(self, path: Path) -> Path | None:
+        return next((r for r in self._roots if r == path or r in path.parents), None)
+
+    def _is_installed(self, path: str) -> bool:
+        return path.startswith(self._installed) or not _INSTALLED.isdisjoint(Path(path).parts)
+
+    def _ignored(self, path: Path) -> tuple[str, str] | None:
+        root = self._root_of(path)
+        why = None if root is None else self._ignores[root].why(path, is_folder=path.is_dir())
+        return None if why is None else (why.file, why.pattern)
+
+    def _fibers(self) -> frozenset[str]:
+        """What is installed with Fiber itself, wherever it lies: each host has its own."""
+        if self._foreign is None:
+            points = metadata.entry_points(group="fiber")
+            self._foreign = frozenset({"fiber", *(p.module.partition(".")[0] for p in points)})
+        return self._foreign
+
+
+def _among(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
+    """A submodule, whose package need not have been imported as it must for the usual search."""
+    portions: list[str] = []
+    for entry in path:
+        importer = pkgutil.get_importer(entry)
+        spec = None if importer is None else importer.find_spec(name)
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        portions += spec.submodule_search_locations or ()
+    if not portions:
+        return None
+    namespace = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    namespace.submodule_search_locations = portions
+    return namespace
+
+
+def _found(origin: str | None, locations: Iterable[str] | None, loader: object) -> _Found:
+    content = getattr(loader, "content", None)
+    # a namespace would look for its parent among the modules that are loaded
+    locations = getattr(locations, "_path", locations)
+    return _Found(
+        origin,
+        None if locations is None else list(locations),
+        content if isinstance(content, bytes) else None,
+    )
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None

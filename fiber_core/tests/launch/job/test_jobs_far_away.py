@@ -1,0 +1,243 @@
+"""Processes and pools on a host of which nothing is known, whatever dies there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fiber
+from fiber import runtime
+from fiber.exceptions import StartError
+from fiber.launch.job.orders import MODULE
+from fiber.model import JobState, ReasonKind
+
+pytestmark = pytest.mark.usefixtures("far")
+
+TITLE = "fiber-job"
+
+
+def exit_with(code):
+    sys.exit(code)
+
+
+def wait_for_ever():
+    signal.pause()
+
+
+def describe(queue, names):
+    queue.put((str(Path.cwd()), os.getpid(), {name: os.environ.get(name) for name in names}))
+
+
+def ignore_and_wait(queue):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    queue.put(os.getpid())
+    signal.pause()
+
+
+def note(signum, queue):
+    def handler(*_):
+        queue.put(signum)
+        sys.exit(3)
+
+    signal.signal(signum, handler)
+    queue.put("ready")
+    signal.pause()
+
+
+def leave_one_behind(queue):
+    queue.put(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+
+
+def complain():
+    print("a last word")
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def square(x):
+    return x * x
+
+
+def die_once(path, x):
+    if x == 5 and not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def start(target, *args):
+    process = fiber.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def supervisor_of(pid):
+    parent = psutil.Process(pid).parent()
+    assert MODULE in parent.cmdline()
+    return parent
+
+
+def child_of(process):
+    return process._popen
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("code", [0, 7, 255])
+    def test_exit_codes_are_exact(self, code):
+        process = start(exit_with, code)
+        process.join(60)
+        assert process.exitcode == code, child_of(process).status
+
+    def test_the_job_has_a_supervisor_and_its_own_place(self, far):
+        queue = fiber.Queue()
+        process = start(describe, queue, ["HOME", "PATH", "FIBER_BACKEND", "FIBER_BOOTSTRAP"])
+        folder, pid, environ = queue.get(timeout=60)
+        assert folder == str(far.home)
+        assert pid == process.pid
+        assert environ == {
+            "HOME": str(far.home),
+            "PATH": "/usr/bin:/bin",
+            "FIBER_BACKEND": "far",
+            "FIBER_BOOTSTRAP": None,
+        }
+        process.join(60)
+        assert process.exitcode == 0
+
+    @pytest.mark.parametrize(
+        "act, signum",
+        [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)],
+    )
+    def test_ends_by_request_are_told_as_what_they_are(self, act, signum):
+        process = start(wait_for_ever)
+        assert supervisor_of(process.pid)
+        getattr(process, act)()
+        process.join(60)
+        assert process.exitcode == -signum
+        status = child_of(process).status
+        assert status.reason.kind is ReasonKind.SIGNAL
+        assert status.message.endswith("as asked")
+
+    def test_an_interrupt_is_the_usual_one(self):
+        process = start(wait_for_ever)
+        assert process.pid
+        child_of(process).signal(0, signal.SIGINT)
+        process.join(60)
+        assert process.exitcode == 1
+
+    def test_any_signal_reaches_a_process(self):
+        queue = fiber.Queue()
+        process = start(note, signal.SIGUSR1, queue)
+        assert queue.get(timeout=60) == "ready"
+        child_of(process).signal(0, signal.SIGUSR1)
+        assert queue.get(timeout=60) == signal.SIGUSR1
+        process.join(60)
+        assert process.exitcode == 3
+
+    def test_one_that_ignores_sigterm_goes_on(self):
+        queue = fiber.Queue()
+        process = start(ignore_and_wait, queue)
+        queue.get(timeout=60)
+        process.terminate()
+        process.join(1)
+        assert process.exitcode is None
+        process.kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+
+    def test_what_is_ended_before_it_runs_says_so(self):
+        backend = runtime.current().backend
+        backend.platform.hold()
+        process = start(wait_for_ever)
+        process.kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+
+    def test_a_process_that_is_killed_is_told_with_its_last_words(self):
+        process = start(complain)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        (told,) = child_of(process).status.processes
+        assert told.log_tail == ("a last word",)
+        assert told.peak_memory > 1 << 20
+        assert "cause unknown" in told.message
+
+    def test_what_a_process_leaves_behind_ends_with_the_job(self):
+        queue = fiber.Queue()
+        process = start(leave_one_behind, queue)
+        pid = queue.get(timeout=60)
+        process.join(60)
+        assert process.exitcode == 0
+        until(lambda: not psutil.pid_exists(pid))
+
+    def test_one_that_is_stopped_is_suspended_and_goes_on(self):
+        process = start(wait_for_ever)
+        changed = []
+        child_of(process)._on_status = lambda _, status: changed.append(status.state)
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: JobState.SUSPENDED in changed)
+        os.kill(process.pid, signal.SIGCONT)
+        until(lambda: changed[-1] is JobState.RUNNING)
+        process.kill()
+        process.join(60)
+
+    def test_a_killed_supervisor_takes_its_process_with_it(self):
+        process = start(wait_for_ever)
+        pid = process.pid
+        supervisor_of(pid).kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        until(lambda: not psutil.pid_exists(pid))
+
+
+class TestPools:
+    def test_a_pool_works(self):
+        with fiber.Pool(2) as pool:
+            assert pool.map(square, range(20)) == [x * x for x in range(20)]
+
+    def test_several_processes_share_a_job(self):
+        with fiber.Pool(3, processes_per_job=3) as pool:
+            assert pool.map(square, range(50), chunksize=1) == [x * x for x in range(50)]
+            pids = [process.pid for process in pool._pool]
+            assert len({supervisor_of(pid).pid for pid in pids if pid}) == 1
+
+    def test_a_killed_worker_loses_nothing(self, tmp_path):
+        path = str(tmp_path / "died")
+        with fiber.Pool(2) as pool:
+            assert pool.starmap(die_once, [(path, x) for x in range(10)], 1) == list(range(10))
+
+    def test_a_killed_supervisor_loses_nothing(self):
+        with fiber.Pool(2) as pool:
+            first = pool.apply(os.getpid)
+            result = pool.map_async(time.sleep, [0.05] * 40, 1)
+            supervisor_of(first).kill()
+            assert result.get(60) == [None] * 40
+
+
+class TestJobsThatNeverComeUp:
+    def test_a_python_without_fiber_is_named_with_the_command_that_mends_it(self, far, tmp_path):
+        fake = tmp_path / "python3"
+        fake.write_text("#!/bin/sh\necho \"$0: No module named 'fiber'\" >&2\nexit 1\n")
+        fake.chmod(0o755)
+        far.use(far_python=str(fake))
+        process = start(square, 1)
+        with pytest.raises(StartError, match="pip install 'fiber-core=="):
+            process.join(60)
+
+    def test_no_python_at_all_is_an_error_of_a_pool_too(self, far):
+        far.use(far_python="/nowhere/python3")
+        began = time.monotonic()
+        with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
+            pool.map(square, [1])
+        assert time.monotonic() - began < 30
+
+
+def until(predicate):
+    deadline = time.monotonic() + 30
+    while not predicate():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
