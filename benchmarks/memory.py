@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-#: kilobytes that a worker of a thousand is given before it is started: what one takes, and half
-WORKER = 12_000
+#: kilobytes that a worker may take, by what workers took
+WORKER = {"fiber": 10_000, "multiprocessing": 5_000}
 
 
 def resident() -> int:
@@ -19,19 +19,19 @@ def available() -> int:
     return _field("/proc/meminfo", "MemAvailable")
 
 
-def prepare_for(workers: int) -> None:
-    """Let this process have a descriptor or two for each of so many workers.
+def prepare_for(contender: str, workers: int) -> None:
+    """Let this process have some descriptors for each of so many workers.
 
     Raises:
         MemoryError: the machine has not got the memory for them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
-    left = available()
-    if left < workers * WORKER:
+    left, needed = available(), workers * WORKER[contender]
+    if left < needed:
         msg = (
-            f"{workers} workers may take {workers * WORKER // 1000} MB, "
-            f"and this machine has {left // 1000} MB left; end something, or measure fewer"
+            f"{workers} workers of {contender} may take {needed // 1000} MB, and this machine has "
+            f"{left // 1000} MB left; end something, or measure fewer"
         )
         raise MemoryError(msg)
 

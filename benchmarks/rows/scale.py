@@ -26,7 +26,7 @@ METRICS = (
 
 @contextlib.contextmanager
 def prepare(contender: str, sizes: Sizes) -> Iterator[Round]:
-    memory.prepare_for(sizes.few + sizes.many)
+    memory.prepare_for(contender, sizes.few + sizes.many)
     with contenders.session(contender, sizes.few) as few:
         before = memory.resident()
         with contenders.session(contender, sizes.many) as many:
