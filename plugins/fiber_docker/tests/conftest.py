@@ -1,5 +1,67 @@
-"""Every test of this distribution can have an engine of the tests' own."""
+"""Every test of this distribution can have an engine of the tests' own, and a backend on it."""
+
+import contextlib
+import secrets
+
+import attrs
+import pytest
 
 from dockerd import engine
+from fiber.launch import rundir
+from fiber.model import BackendContext, JobSpec
 
 __all__ = ["engine"]
+
+
+@pytest.fixture
+def run_id():
+    return secrets.token_hex(4)
+
+
+@pytest.fixture
+def open_backend(engine, run_id):
+    """Makes backends with settings; all are closed, and nothing of the run is left."""
+    from fiber_docker.backend import DockerBackend
+    from fiber_docker.config import DockerConfig
+
+    directory = rundir.create(run_id, "docker")
+    with contextlib.ExitStack() as stack:
+        stack.callback(rundir.remove, directory)
+
+        def make(**settings):
+            config = DockerConfig(**{"host": engine.url, "pull": "never", **settings})
+            backend = DockerBackend(
+                BackendContext(run_id=run_id, run_directory=str(directory), config=config)
+            )
+            stack.callback(backend.close)
+            stack.callback(backend.cleanup, run_id)
+            return backend
+
+        yield make
+    assert engine.containers(run_id) == []
+
+
+@pytest.fixture
+def run(engine, run_id):
+    """Runs a shell script as a job of a backend; its terminal status and what it wrote."""
+
+    def run_script(backend, script, **fields):
+        spec = JobSpec(
+            run_id=run_id,
+            name="job",
+            argv=("sh", "-c", script),
+            image=engine.image,
+        )
+        job = backend.submit(attrs.evolve(spec, **fields))
+        status = last_status(backend, job)
+        return status, list(backend.logs(job))
+
+    return run_script
+
+
+def last_status(backend, job):
+    """Wait for a job's terminal status."""
+    for told, status in backend.events(job.run_id):
+        if told.id == job.id and status.state.is_terminal:
+            return status
+    raise AssertionError("the stream of events ended before the job")

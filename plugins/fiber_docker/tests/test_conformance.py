@@ -1,5 +1,7 @@
 """The Docker backend and its plugin do what every backend and every plugin does."""
 
+import contextlib
+
 import attrs
 import pytest
 
@@ -13,7 +15,7 @@ class TestDockerBackend(BackendConformance):
     python = "python3"
     image = "fiber-test"
     # a container takes a while on a machine that is busy with other tests
-    patience = 60.0
+    patience = 40.0
 
     @pytest.fixture
     def backend(self, reopen, context):
@@ -42,12 +44,8 @@ class TestDockerBackend(BackendConformance):
         return HostWitness()
 
     @pytest.fixture
-    def volume(self, engine, run_id):
-        name = f"kit-{run_id}"
-        yield Volume(source=name, path="/persistent")
-        client = engine.docker()
-        client.api.remove_volume(name, force=True)
-        client.close()
+    def volume(self, run_id):
+        return Volume(source=f"kit-{run_id}", path="/persistent")
 
     @pytest.fixture
     def image_context(self, engine, tmp_path):
@@ -60,6 +58,11 @@ class TestDockerBackend(BackendConformance):
     @pytest.fixture(autouse=True)
     def _engine(self, engine):
         self._asked = engine
+        yield
+        # only now is no container left that has them
+        with contextlib.closing(engine.docker()) as client:
+            for volume in client.api.volumes()["Volumes"] or ():
+                client.api.remove_volume(volume["Name"], force=True)
 
     def survivors(self, run_id):
         return self._asked.containers(run_id)

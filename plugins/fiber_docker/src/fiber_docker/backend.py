@@ -240,10 +240,8 @@ class DockerBackend(Backend):
         if os.getpid() != self._owner:
             return
         with self._lock:
-            if self._closed:
-                return
+            watches = [] if self._closed else list(self._watches.values())
             self._closed = True
-            watches = list(self._watches.values())
         with contextlib.ExitStack() as stack:
             # each whatever becomes of those before it
             stack.callback(self._client.close)
@@ -296,6 +294,7 @@ class DockerBackend(Backend):
                     publish=self._feed.publish,
                     look=self._looks.status,
                     last_words=self._starter.last_words,
+                    running=self._feed.running,
                 )
                 self._watches[run_id] = watch
             return watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ from fiber_docker import endpoint
 from fiber_docker.config import DockerConfig
 from fiber_docker.stream import Stream
 
-__all__ = ["Client", "MissingImageError", "words_of"]
+__all__ = ["Client", "MissingImageError", "close_stream", "words_of"]
 
 #: seconds for which the engine may think about one call
 _TIMEOUT = 60.0
@@ -29,7 +30,7 @@ _GONE = (
     requests.exceptions.Timeout,
     requests.exceptions.ChunkedEncodingError,
     urllib3.exceptions.HTTPError,
-    ConnectionError,
+    OSError,
 )
 
 
@@ -48,7 +49,6 @@ class Client:
         self._config = config
         self._lock = threading.Lock()
         self._api: Any = None
-        self._closed = False
         #: how the engine is named in messages
         self.url = config.host or os.environ.get("DOCKER_HOST") or "its default address"
 
@@ -62,9 +62,6 @@ class Client:
             BackendUnavailableError: no engine answers.
         """
         with self._lock:
-            if self._closed:
-                msg = f"the connection to the Docker engine at {self.url} is closed"
-                raise BackendUnavailableError(msg)
             if self._api is None:
                 with self.asking("connect"):
                     self._api = self._connect()
@@ -89,6 +86,11 @@ class Client:
             if podman is not None:
                 environ["DOCKER_HOST"] = podman
         self.url = environ.get("DOCKER_HOST") or self.url
+        if self.url.startswith("unix://"):
+            # the SDK would try three times and leave three sockets
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_TIMEOUT)
+                probe.connect(self.url.removeprefix("unix://"))
         client = docker.from_env(environment=environ, **options)
         return client.api
 
@@ -124,9 +126,8 @@ class Client:
             raise BackendUnavailableError(msg) from failure
 
     def close(self) -> None:
-        """Close all connections; idempotent."""
+        """Close all connections; what is asked later connects again."""
         with self._lock:
-            self._closed = True
             api, self._api = self._api, None
         if api is not None:
             api.close()
@@ -201,11 +202,12 @@ class Client:
         Raises:
             FileNotFoundError: it is not there.
         """
-        with self.asking("copy from a container"):
-            try:
-                chunks, _ = self.api.get_archive(container, path)
-            except NotFound as error:
-                raise FileNotFoundError(path) from error
+        chunks = None
+        with self.asking("copy from a container"), contextlib.suppress(NotFound):
+            chunks, _ = self.api.get_archive(container, path)
+        if chunks is None:
+            raise FileNotFoundError(path)
+        with self.asking("go on copying from a container"):
             yield from chunks
 
     def logs(self, job: str, *, tail: int | None, follow: bool) -> Any:
@@ -230,7 +232,7 @@ class Client:
         with self.asking(what):
             return function(self.api)
 
-    def events(self, labels: Sequence[str], since: str | None) -> Any:
+    def events(self, labels: Sequence[str], since: int) -> Any:
         """The stream of container events, decoded; with a method ``close``."""
         filters = {"type": ["container"], "label": list(labels)}
         with self.asking("tell events"):
@@ -242,6 +244,17 @@ class Client:
             yield from self.api.build(
                 fileobj=context, custom_context=True, decode=True, rm=True, **options
             )
+
+
+def close_stream(stream: Any) -> None:
+    """Close what :meth:`Client.logs` or :meth:`Client.events` returned, its socket too."""
+    # what closing raises differs with the transport, and it is over in any case
+    with contextlib.suppress(Exception):
+        stream.close()
+    response = getattr(stream, "_response", None)
+    if response is not None:
+        with contextlib.suppress(Exception):
+            response.close()
 
 
 class _NotRunning(Exception):  # noqa: N818 - a word within this module, no error

@@ -55,6 +55,17 @@ class Feed:
             known = self._jobs.get(job_id)
             return None if known is None else known[1]
 
+    def running(self, run_id: str) -> list[Job]:
+        """The jobs of a run that were seen to run, and not to end."""
+        with self._changed:
+            return [
+                job
+                for job, status in self._jobs.values()
+                if job.run_id == run_id
+                and status.state is not JobState.PENDING
+                and not status.state.is_terminal
+            ]
+
     def wait_placed(self, job_ids: list[str], timeout: float | None) -> bool:
         """True once none of the jobs is pending any more; False after ``timeout`` seconds."""
 

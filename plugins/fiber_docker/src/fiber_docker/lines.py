@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from fiber_docker.client import Client
+from fiber_docker.client import Client, close_stream
 
 __all__ = ["split"]
 
@@ -28,6 +27,4 @@ def split(client: Client, pieces: Any) -> Iterator[str]:
         if rest:
             yield rest.decode("utf-8", "replace")
     finally:
-        with contextlib.suppress(Exception):
-            # it has ended by itself, and what closing it then raises differs with the transport
-            pieces.close()
+        close_stream(pieces)

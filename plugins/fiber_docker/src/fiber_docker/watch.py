@@ -10,8 +10,8 @@ from typing import Any
 
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
-from fiber_docker.client import Client
-from fiber_docker.status import End, job_of, needs_a_look, with_words
+from fiber_docker.client import Client, close_stream
+from fiber_docker.status import End, created_at, job_of, needs_a_look, with_words
 
 __all__ = ["Watch"]
 
@@ -23,6 +23,12 @@ _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": Job
 #: Docker's word and Podman's
 _DIED = frozenset({"die", "died"})
 _REMOVED = frozenset({"destroy", "remove"})
+_REMOVED_UNSEEN = JobStatus(
+    state=JobState.FAILED,
+    reason=Reason(ReasonKind.UNKNOWN),
+    exit_code=-9,
+    message="its container was removed before its end was seen",
+)
 
 
 class Watch:
@@ -35,6 +41,7 @@ class Watch:
         publish: told of every job and its status.
         look: asks the engine for the status of a container that ended, by its id and labels.
         last_words: the last lines of a job, where they came here.
+        running: the jobs of the run that were seen to run, and not to end.
     """
 
     def __init__(
@@ -45,13 +52,16 @@ class Watch:
         publish: Callable[[Job, JobStatus], None],
         look: Callable[[str, Mapping[str, str]], JobStatus],
         last_words: Callable[[str], tuple[str, ...]],
+        running: Callable[[str], list[Job]],
     ) -> None:
         self._client = client
         self._backend = backend
+        self._run_id = run_id
         self._label = f"fiber.run={run_id}"
         self._publish = publish
         self._look = look
         self._last_words = last_words
+        self._running = running
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
         self._closed = threading.Event()
@@ -103,28 +113,41 @@ class Watch:
                 if not (complained or self._closed.is_set()):
                     log.warning("fiber: jobs are out of sight until the engine is back: %s", error)
                     complained = True
+            except Exception:
+                # one event that makes no sense must not hide those after it
+                log.exception("fiber: an event of the Docker engine could not be read")
+                self._ready.set()
             # an engine that is gone tells nobody when it is back
             self._closed.wait(_RETRY)
 
     def _follow(self) -> None:
         # by the engine's own clock, and from before the list is read: nothing falls in between
-        since = self._client.call("tell its time", lambda api: api.info())["SystemTime"]
-        stream = self._client.events([self._label], since)
+        now = self._client.call("tell its time", lambda api: api.info())["SystemTime"]
+        # whole seconds: what is told again is no news
+        stream = self._client.events([self._label], int(created_at(now) or 0))
         with self._lock:
             if self._closed.is_set():
                 stream.close()
                 return
             self._stream = stream
+        gone = {job.id: job for job in self._running(self._run_id)}
         for item in self._client.containers(self._label):
             labels = item.get("Labels") or {}
             job = job_of(self._backend, item["Names"][0].lstrip("/"), labels)
+            gone.pop(job.id, None)
             with contextlib.suppress(BackendError):
                 # removed meanwhile: an event will say so
                 self._publish(job, self._look(item["Id"], labels))
+        for job in gone.values():
+            # it ended, and its container was removed, while nobody looked
+            self._publish(job, with_words(_REMOVED_UNSEEN, self._last_words(job.id)))
         self._ready.set()
-        with self._client.asking("tell events"):
-            for event in stream:
-                self._told(event)
+        try:
+            with self._client.asking("tell events"):
+                for event in stream:
+                    self._told(event)
+        finally:
+            close_stream(stream)
 
     def _told(self, event: Mapping[str, Any]) -> None:
         actor = event.get("Actor", {})
@@ -142,12 +165,7 @@ class Watch:
         elif action == "oom":
             self._oom.add(container)
         elif action in _REMOVED:
-            reason = Reason(ReasonKind.UNKNOWN)
-            words = "its container was removed before its end was seen"
-            self._publish(
-                job,
-                JobStatus(state=JobState.FAILED, reason=reason, exit_code=-9, message=words),
-            )
+            self._publish(job, _REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
         oom = container in self._oom

@@ -1,0 +1,212 @@
+"""Jobs get from the engine what was asked for, and no more."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
+from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest, Volume
+from fiber.testing import programs
+
+
+def said(answer):
+    status, lines = answer
+    assert status.state is JobState.SUCCEEDED, (status, lines)
+    return lines
+
+
+class TestSettings:
+    def test_user_folder_and_shared_memory_are_as_set(self, open_backend, run):
+        backend = open_backend(user="1000:1000", workdir="/tmp", shm_size=32)
+
+        lines = said(
+            run(
+                backend,
+                "id -u; pwd; python3 -c \"import os; s = os.statvfs('/dev/shm'); "
+                'print(s.f_blocks * s.f_frsize >> 20)"',
+            )
+        )
+
+        assert lines == ["1000", "/tmp", "32"]
+
+    def test_another_user_can_end_with_any_code(self, open_backend, run):
+        status, _ = run(open_backend(user="1000:1000"), "exit 137")
+
+        assert status.reason == Reason(ReasonKind.EXIT, 137)
+
+    def test_names_of_hosts_are_added(self, open_backend, run):
+        lines = said(run(open_backend(extra_hosts=("master:10.9.8.7",)), "cat /etc/hosts"))
+
+        assert any(line.split() == ["10.9.8.7", "master"] for line in lines)
+
+    def test_volumes_by_path_are_mounted_and_can_be_read_only(self, open_backend, run, tmp_path):
+        (tmp_path / "a").write_text("from the host\n")
+        volumes = (Volume(source=str(tmp_path), path="/data", read_only=True),)
+
+        lines = said(
+            run(
+                open_backend(), "cat /data/a; touch /data/b 2>/dev/null || echo no", volumes=volumes
+            )
+        )
+
+        assert lines == ["from the host", "no"]
+
+    def test_a_folder_that_is_not_there_is_refused(self, open_backend, run):
+        volumes = (Volume(source="/no/such/folder", path="/data"),)
+
+        with pytest.raises(SubmitError, match="/no/such/folder"):
+            run(open_backend(), "true", volumes=volumes)
+
+    def test_labels_are_on_the_container(self, open_backend, engine, run_id):
+        backend = open_backend(labels=("team=x",))
+        job = backend.submit(
+            JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
+        )
+
+        with contextlib.closing(engine.docker()) as client:
+            labels = client.api.inspect_container(job.id)["Config"]["Labels"]
+
+        assert (labels["team"], labels["fiber.name"]) == ("x", "n")
+
+    def test_nothing_of_this_host_is_mounted_unasked(self, open_backend, engine, run_id):
+        job = open_backend().submit(
+            JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
+        )
+
+        with contextlib.closing(engine.docker()) as client:
+            assert client.api.inspect_container(job.id)["Mounts"] == []
+
+
+class TestNetwork:
+    def test_jobs_of_a_user_network_reach_its_gateway(self, open_backend, engine, run):
+        with contextlib.closing(engine.docker()) as client:
+            network = client.networks.create("fiber-user-net")
+            try:
+                backend = open_backend(network="fiber-user-net")
+                (gateway,) = backend._facts.gateways
+                with socket.create_server((gateway, 0)) as listener:
+                    thread = threading.Thread(target=listener.accept)
+                    thread.start()
+                    port = listener.getsockname()[1]
+                    code = f"import socket; socket.create_connection(('{gateway}', {port}), 20)"
+                    said(run(backend, f'python3 -c "{code}"'))
+                    thread.join()
+                backend.cleanup(backend._context.run_id)
+            finally:
+                network.remove()
+
+    def test_a_network_that_is_not_there_is_named(self, open_backend, run):
+        with pytest.raises(BackendError, match=r"no-such-net.*docker network ls"):
+            run(open_backend(network="no-such-net"), "true")
+
+
+class TestFailures:
+    def test_without_an_image_the_error_says_how_to_name_one(self, open_backend, run):
+        with pytest.raises(SubmitError, match="FIBER_IMAGE"):
+            run(open_backend(), "true", image=None)
+
+    def test_an_image_that_is_not_there_is_named(self, open_backend, run):
+        with pytest.raises(SubmitError, match=r"'no-such-image'.*docker pull no-such-image"):
+            run(open_backend(), "true", image="no-such-image")
+
+    def test_an_image_that_cannot_be_pulled_is_told_in_the_engines_words(self, open_backend, run):
+        # a port where nobody listens, on the engine's own loopback
+        with pytest.raises(SubmitError, match=r"127\.0\.0\.1:9/x.*cannot be pulled.*refused"):
+            run(open_backend(pull="missing"), "true", image="127.0.0.1:9/x:1")
+
+    def test_a_process_in_an_image_without_its_python_says_so(self, open_backend, run):
+        status, _ = run(open_backend(python="python9"), "true", entry="x:y", private=b"x")
+
+        assert status.reason == Reason(ReasonKind.START)
+        assert "no Python called 'python9'" in status.message
+
+    def test_a_program_needs_no_python(self, open_backend, run):
+        status, lines = run(open_backend(python="python9"), "echo here; exit 3")
+
+        assert (status.exit_code, lines) == (3, ["here"])
+
+    def test_out_of_memory_is_told_as_such(self, open_backend, run, engine, run_id):
+        status, _ = run(
+            open_backend(),
+            "",
+            argv=("python3", *programs.allocate(512)[1:]),
+            resources=ResourceRequest(memory=128),
+        )
+
+        assert status.reason == Reason(ReasonKind.OOM)
+        assert status.exit_code == -9
+
+    def test_a_device_that_nobody_knows_is_refused(self, open_backend, run):
+        with pytest.raises(Exception, match="'gizmo' devices"):
+            run(open_backend(), "true", resources=ResourceRequest(devices={"gizmo": 1}))
+
+    def test_an_engine_that_is_not_there_is_named_within_seconds(self, open_backend, run):
+        backend = open_backend(host="unix:///nowhere/docker.sock")
+        since = time.monotonic()
+
+        with pytest.raises(BackendUnavailableError, match=r"/nowhere/docker\.sock.*DOCKER_HOST"):
+            backend.capacity()
+
+        assert time.monotonic() - since < 20
+
+
+def test_what_is_private_is_nowhere_in_the_engine(open_backend, run_id, engine):
+    secret = "cafe" * 16
+    backend = open_backend()
+    argv = ("python3", *programs.sleep_forever()[1:])
+    spec = JobSpec(run_id=run_id, name="n", argv=argv, image=engine.image, private=secret.encode())
+    job = backend.submit(spec)
+    for line in backend.logs(job, follow=True):
+        if line == "ready":
+            break
+
+    with contextlib.closing(engine.docker()) as client:
+        told = json.dumps(client.api.inspect_container(job.id))
+        processes = json.dumps(client.api.top(job.id))
+        changed = json.dumps(client.api.diff(job.id))
+    assert "python3" in told
+    for text in (told, processes, changed, repr(job), repr(backend)):
+        assert secret not in text
+
+
+def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, engine):
+    backend = open_backend()
+    job = backend.submit(
+        JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
+    )
+    states = []
+    events = backend.events(run_id)
+    with contextlib.closing(engine.docker()) as client:
+        for _, status in events:
+            states.append(status.state)
+            if states[-1] is JobState.RUNNING and JobState.SUSPENDED not in states:
+                client.api.pause(job.id)
+            elif status.state is JobState.SUSPENDED:
+                client.api.unpause(job.id)
+            elif status.state is JobState.RUNNING:
+                break
+
+    assert states == [JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.RUNNING]
+
+
+def test_orphans_of_a_killed_master_are_removed_by_the_next_run(open_backend, run, engine):
+    from fiber_docker import backend as module
+
+    with contextlib.closing(engine.docker()) as client:
+        labels = {
+            "fiber.run": "0badcafe",
+            "fiber.owner": module._owner(),
+            "fiber.detached": "0",
+            # a process of this host that is no more
+            "fiber.master": f"{socket.gethostname()}:4194304:1.0",
+        }
+        client.api.create_container(engine.image, ["true"], labels=labels)
+    assert len(engine.containers("0badcafe")) == 1
+
+    said(run(open_backend(), "true"))
+
+    assert engine.containers("0badcafe") == []
