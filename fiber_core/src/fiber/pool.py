@@ -14,7 +14,6 @@ from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from fiber import runtime
 from fiber.dispatch.modes import Mode
 from fiber.pool_arguments import Wish, chunk_of
 from fiber.results import (
@@ -25,6 +24,7 @@ from fiber.results import (
     Stream,
     UnorderedStream,
 )
+from fiber.starting import starting
 
 if TYPE_CHECKING:
     from fiber.process import Process
@@ -104,10 +104,8 @@ class Pool:
             per_job=processes_per_job,
             max_attempts=max_attempts,
         )
-        current = runtime.current()
-        wish.judge(current)
         # before what else a pool needs is imported, which takes as long
-        current.backend.warm_up()
+        starting(wish.judge)
         from fiber.workforce import Workforce
 
         self._lock = threading.RLock()

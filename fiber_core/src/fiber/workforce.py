@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
-from fiber import hints, runtime
+from fiber import hints
 from fiber.dispatch.callbacks import Callbacks
 from fiber.dispatch.calls import Call, Sink
 from fiber.dispatch.modes import Mode
@@ -17,6 +17,7 @@ from fiber.launch.crew import Crew, CrewOptions, Needs
 from fiber.pool_arguments import Wish, require_positive
 from fiber.pool_worker import PoolWorker
 from fiber.process import requested
+from fiber.starting import starting
 
 _numbers = itertools.count(1)
 
@@ -34,7 +35,7 @@ class Workforce:
     """
 
     def __init__(self, wish: Wish, kind: str) -> None:
-        self._runtime = runtime.current()
+        self._runtime = starting(wish.judge)
         size, least, most = wish.judge(self._runtime)
         initializer, args = wish.initializer, tuple(wish.initargs)
         self._error_handling = wish.error_handling

@@ -21,10 +21,19 @@ from fiber.launch.supervisor.spawn import InChild
 __all__ = ["fill_standard_descriptors", "main", "raise_descriptor_limit"]
 
 
-def main(descriptor: int) -> NoReturn:
-    """Be a supervisor on this channel, then end the process."""
+def main(descriptor: int, *, early: bool = False) -> NoReturn:
+    """Be a supervisor on this channel, then end the process.
+
+    Args:
+        descriptor: the channel.
+        early: True where the options may take a while to come.
+    """
     os.set_inheritable(descriptor, False)
     fill_standard_descriptors()
+    if early:
+        from fiber.launch.bootstrap import PRELOAD
+
+        preload(PRELOAD)
     options = _read_options(descriptor)
     if options.detached and os.fork():
         # the starter waits for the first of the two only
