@@ -16,7 +16,7 @@ import soak
 from children import PATIENCE, start
 from fiber.exceptions import PeerLostError
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 def in_thread(action):

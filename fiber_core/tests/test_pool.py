@@ -16,7 +16,7 @@ import pytest
 import fiber
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 _state = {"set": 0, "count": 0}
 
@@ -381,6 +381,7 @@ class TestDeath:
         with pytest.raises(WorkerCrashedError, match="must not run twice"):
             pool.apply(once, (str(tmp_path / "flag"),))
 
+    @pytest.mark.one_host("it stops a worker by its process id")
     def test_a_stopped_worker_is_replaced(self):
         with fiber.Pool(2) as pool:
             victim = pool.apply(pid)

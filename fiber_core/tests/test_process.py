@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 def exit_with(code):

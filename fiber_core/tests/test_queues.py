@@ -16,7 +16,7 @@ import soak
 from children import PATIENCE, finish, start
 from fiber.exceptions import ForkedError, PeerLostError
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 # what children do
@@ -366,6 +366,7 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
         made.get(timeout=PATIENCE)
 
 
+@pytest.mark.one_host("it kills by a process id")
 def test_a_killed_owner_is_named_to_those_who_wait():
     results, go = fiber.Queue(), fiber.Queue()
     child = start(make_queue, results, go)

@@ -11,7 +11,7 @@ import pytest
 import fiber
 import soak
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 PATIENCE = 30
 

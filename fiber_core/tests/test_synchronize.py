@@ -17,7 +17,7 @@ from fiber import synchronize
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
 from transport_world import until
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 # what children do
@@ -139,6 +139,7 @@ def test_it_is_waited_for_no_longer_than_asked():
     finish(child)
 
 
+@pytest.mark.one_host("it interrupts by a process id")
 def test_an_interrupt_takes_nothing_with_it():
     lock, results = fiber.Lock(), fiber.SimpleQueue()
     lock.acquire()

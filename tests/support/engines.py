@@ -1,8 +1,8 @@
 """Tests of the core on any backend: ``pytest --fiber-backend NAME``, or ``FIBER_TEST_BACKEND=NAME``.
 
 The engine is made ready once, for all workers of xdist, and chosen by the environment as users
-choose it. Of all tests those with the mark ``any_backend`` run; those with ``one_host`` besides are
-skipped where jobs do not run on this host.
+choose it. Of all tests those with the mark ``any_backend`` run. Where jobs do not share this machine's files
+and process ids, those with the mark ``one_host`` and those that use ``tmp_path`` are skipped.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def ssh() -> Iterator[Mapping[str, str]]:
         yield world.environ(slots=8)
 
 
+#: engines whose jobs have this machine's files and process ids
+HERE = frozenset({"local", "far", "ssh"})
 ENGINES: Mapping[str, Engine] = {"local": local, "far": far, "docker": docker, "ssh": ssh}
 
 
@@ -109,18 +111,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if item.get_closest_marker("any_backend")]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
-    if _same_host(name):
+    if name in HERE:
         return
     for item in items:
         mark = item.get_closest_marker("one_host")
-        if mark is not None:
-            item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
-
-
-def _same_host(name: str) -> bool:
-    from fiber.plugins import load_plugins
-
-    return load_plugins().find_backend(name).capabilities.same_host
+        if mark is not None or "tmp_path" in getattr(item, "fixturenames", ()):
+            why = mark.args[0] if mark is not None else "it looks into files of its children"
+            item.add_marker(pytest.mark.skip(reason=f"one machine only: {why}"))
 
 
 def _set(**variables: str) -> None:

@@ -42,7 +42,7 @@ class AnyOrder(Platform):
 
     @pytest.mark.timeout(300)
     def test_any_order_of_calls_tells_the_truth(self, kit: Driver) -> None:
-        from hypothesis import HealthCheck, settings
+        from hypothesis import HealthCheck, Phase, settings
         from hypothesis.stateful import run_state_machine_as_test
 
         from fiber.testing.kit.machine_rules import Calls
@@ -56,6 +56,8 @@ class AnyOrder(Platform):
                 deadline=None,
                 derandomize=True,
                 database=None,
+                # each call is a job or a process: to find a shorter sequence would take minutes
+                phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             ),
         )
