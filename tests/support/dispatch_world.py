@@ -18,7 +18,18 @@ from fiber.transport import codec, wire
 from fiber.transport.reactor import Timer
 from fiber.transport.wire import Kind, Message
 
-__all__ = ["FakeLink", "FakePeer", "FakeReactor", "FakeStaff", "Master", "Sink", "message", "until"]
+__all__ = [
+    "FakeLaid",
+    "FakeLink",
+    "FakeMemory",
+    "FakePeer",
+    "FakeReactor",
+    "FakeStaff",
+    "Master",
+    "Sink",
+    "message",
+    "until",
+]
 
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
@@ -46,6 +57,7 @@ class FakePeer:
         self.state: dict[int, object] = {}
         self.sent: list[Message] = []
         self.closed = False
+        self.is_near = False
 
     def send(
         self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
@@ -91,6 +103,42 @@ class FakeReactor:
             action, timer.action = timer.action, None
             if action is not None:
                 action()
+
+
+class FakeLaid:
+    """Bytes that are laid."""
+
+    def __init__(self, place: bytes, content: bytes) -> None:
+        self.place = place
+        self.size = len(content)
+        self.closed = False
+        self._content = content
+
+    def view(self) -> memoryview:
+        return memoryview(self._content)
+
+    def private(self) -> memoryview:
+        return memoryview(bytearray(self._content))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeMemory:
+    """Memory that several ends of a test share; with no room where ``room`` says so."""
+
+    def __init__(self) -> None:
+        self.laid: list[FakeLaid] = []
+        self.room = True
+
+    def lay(self, segments: Sequence[wire.Buffer]) -> FakeLaid | None:
+        if not self.room:
+            return None
+        self.laid.append(FakeLaid(b"place %d" % len(self.laid), wire.joined(segments)))
+        return self.laid[-1]
+
+    def find(self, place: bytes) -> FakeLaid | None:
+        return next((one for one in self.laid if one.place == place and not one.closed), None)
 
 
 class FakeStaff:
@@ -151,7 +199,13 @@ class Sink:
 class Master:
     """A dispatcher with workers that do what a test tells them."""
 
-    def __init__(self, *workers: str, quota: int | None = None, max_attempts: int = 3) -> None:
+    def __init__(
+        self,
+        *workers: str,
+        quota: int | None = None,
+        max_attempts: int = 3,
+        memory: FakeMemory | None = None,
+    ) -> None:
         self.reactor = FakeReactor()
         self.staff = FakeStaff(*workers)
         self.dispatcher = Dispatcher(
@@ -160,6 +214,7 @@ class Master:
             max_attempts=max_attempts,
             quota=quota,
             staff=self.staff,
+            memory=memory,
         )
         self.peers = {name: self.connect(name) for name in workers}
 
@@ -181,9 +236,11 @@ class Master:
         """A worker asks for work."""
         self.tell(peer, Kind.ASK, [protocol.ask(credits_)])
 
-    def tell(self, peer: Any, kind: Kind, segments: Sequence[wire.Buffer] = ()) -> None:
+    def tell(
+        self, peer: Any, kind: Kind, segments: Sequence[wire.Buffer] = (), *, number: int = 0
+    ) -> None:
         """A worker says something."""
-        self.dispatcher.on_message(peer, message(kind, segments))
+        self.dispatcher.on_message(peer, message(kind, segments, number))
 
     def finish(
         self, peer: Any, head: Tasks, values: Sequence[Any], *, credits_: int = 1, **range_: int

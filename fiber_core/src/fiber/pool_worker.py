@@ -9,6 +9,7 @@ from fiber import runtime
 from fiber.dispatch.worker import Worker
 from fiber.exceptions import FiberError
 from fiber.launch import bootstrap
+from fiber.pool_memory import PoolMemory
 from fiber.process import Process
 
 
@@ -39,7 +40,10 @@ class PoolWorker(Process):
             msg = "a pool's worker runs in a process that the pool started"
             raise FiberError(msg)
         worker = Worker(
-            link, self._pool_target, lambda: bootstrap.dial(instructions, current.hello)
+            link,
+            self._pool_target,
+            lambda: bootstrap.dial(instructions, current.hello),
+            PoolMemory(current),
         )
         if self._initializer is not None:
             try:

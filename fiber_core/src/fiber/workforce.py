@@ -15,6 +15,7 @@ from fiber.dispatch.modes import Mode
 from fiber.exceptions import TerminatedError
 from fiber.launch.crew import Crew, CrewOptions, Needs
 from fiber.pool_arguments import Wish, require_positive
+from fiber.pool_memory import PoolMemory
 from fiber.pool_worker import PoolWorker
 from fiber.process import requested
 from fiber.starting import starting
@@ -46,6 +47,7 @@ class Workforce:
             quota=wish.quota,
             per_job=wish.per_job,
             max_attempts=wish.max_attempts or self._runtime.config.max_attempts,
+            memory=PoolMemory(self._runtime),
             make_process=lambda target: PoolWorker(target, initializer, args),
         )
         self._name = f"{kind}-{next(_numbers)}"

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dispatch_world import FakeLaid
 from fiber.dispatch.functions import Functions
 from fiber.transport import codec, wire
 
@@ -38,6 +39,25 @@ def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_anothe
     first, second = functions.load(1, b"f"), functions.load(2, b"f")
     first()[:] = 7
     assert second()[0] == 0
+
+
+def test_of_one_that_is_laid_each_call_gets_a_copy_too():
+    functions = Functions()
+    functions.learn(b"f", FakeLaid(b"place", pickled(closure(np.zeros(10_000)))))
+    first, second = functions.load(1, b"f"), functions.load(2, b"f")
+    first()[:] = 7
+    assert second()[0] == 0
+
+
+def test_one_that_is_dropped_is_gone_and_so_is_what_was_made_of_it():
+    functions = Functions()
+    for name in (b"f", b"g"):
+        functions.learn(name, pickled(closure(1)))
+    functions.load(1, b"f"), functions.load(2, b"g")
+    functions.forget(b"f")
+    functions.forget(b"never seen")
+    assert [name in functions for name in (b"f", b"g")] == [False, True]
+    assert [functions.of_call(call) is None for call in (1, 2)] == [True, False]
 
 
 def test_the_least_recently_used_function_is_dropped_first():

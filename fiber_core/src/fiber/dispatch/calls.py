@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber.dispatch import protocol
 from fiber.dispatch.modes import Mode
 from fiber.exceptions import WorkerCrashedError
 from fiber.model.task import Attempt
 from fiber.transport import codec, wire
+
+if TYPE_CHECKING:
+    from fiber.dispatch.large import Laid
 
 #: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
@@ -80,6 +83,8 @@ class Call:
         except BaseException:
             self.release()
             raise
+        #: where the function lies in memory that workers map, if it does
+        self.laid: Laid | None = None
         #: what the function is called by
         self.digest = protocol.digest(self.function)
         #: mean size of an item, once it was seen
@@ -158,11 +163,12 @@ class Call:
         """Have ``action`` called when the call is done."""
         self.releases.append(action)
 
-    def release(self) -> None:
-        """Let go of what its pickles kept alive."""
+    def release(self) -> bool:
+        """Let go of what its pickles kept alive; True where there was anything."""
         releases, self.releases = self.releases, []
         for action in releases:
             action()
+        return bool(releases)
 
     def _slice(self, start: int, stop: int) -> list[Any]:
         if self._all is not None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber.transport import codec
+
+if TYPE_CHECKING:
+    from fiber.dispatch.large import Laid
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,19 +31,21 @@ class Functions:
     """
 
     def __init__(self, pickled: int = PICKLED, ready: int = READY) -> None:
-        self._pickles: _Bounded[bytes, bytes] = _Bounded(pickled)
-        self._ready: _Bounded[int, Any] = _Bounded(ready)
+        self._pickles: _Bounded[bytes, bytes | Laid] = _Bounded(pickled)
+        # with their digests
+        self._ready: _Bounded[int, tuple[Any, bytes]] = _Bounded(ready)
 
     def __contains__(self, digest: object) -> bool:
         return digest in self._pickles
 
-    def learn(self, digest: bytes, pickled: bytes) -> None:
+    def learn(self, digest: bytes, pickled: bytes | Laid) -> None:
         """Keep a function."""
-        self._pickles.put(digest, pickled, len(pickled))
+        self._pickles.put(digest, pickled, _size(pickled))
 
     def of_call(self, call: int) -> Any:
         """The function of a call, or None where it must be loaded (again)."""
-        return self._ready.get(call)
+        found = self._ready.get(call)
+        return None if found is None else found[0]
 
     def load(self, call: int, digest: bytes) -> Any:
         """Unpickle the function of a call, one that is kept.
@@ -50,13 +56,27 @@ class Functions:
         pickled = self._pickles.get(digest)
         assert pickled is not None
         # a copy: what one call makes of a captured array is nothing to the next
-        function = codec.loads(memoryview(bytearray(pickled)))
-        self._ready.put(call, function, len(pickled))
+        if isinstance(pickled, bytes):
+            private = memoryview(bytearray(pickled))
+        else:
+            # page by page, and of those alone that are written to
+            private = pickled.private()
+        function = codec.loads(private)
+        self._ready.put(call, (function, digest), _size(pickled))
         return function
+
+    def forget(self, digest: bytes) -> None:
+        """Drop a function."""
+        self._pickles.drop(lambda key, _: key == digest)
+        self._ready.drop(lambda _, ready: ready[1] == digest)
 
     def forget_calls(self) -> None:
         """Have each call's function loaded again."""
         self._ready.clear()
+
+
+def _size(pickled: bytes | Laid) -> int:
+    return len(pickled) if isinstance(pickled, bytes) else pickled.size
 
 
 class _Bounded(Generic[K, V]):
@@ -89,6 +109,11 @@ class _Bounded(Generic[K, V]):
         while self._size > self._limit and len(self._held) > 1:
             _, (_, dropped) = self._held.popitem(last=False)
             self._size -= dropped
+
+    def drop(self, is_unwanted: Callable[[K, V], bool]) -> None:
+        """Drop some."""
+        for key in [key for key, (value, _) in self._held.items() if is_unwanted(key, value)]:
+            self._size -= self._held.pop(key)[1]
 
     def clear(self) -> None:
         """Drop everything."""

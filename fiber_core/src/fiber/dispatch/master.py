@@ -12,6 +12,7 @@ from typing import Any
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Sink
+from fiber.dispatch.large import Large, Memory
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.outcomes import Received, read_error
 from fiber.dispatch.session import Session
@@ -38,6 +39,7 @@ class Dispatcher:
         max_attempts: deaths of a worker after which a task is given up.
         quota: units that a worker does in its life, or None.
         staff: hears of the workers.
+        memory: where large functions are laid for workers on this host; None for nowhere.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Dispatcher:
         max_attempts: int,
         quota: int | None,
         staff: Staff,
+        memory: Memory | None = None,
     ) -> None:
         self.target = target
+        self._large = Large(memory)
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
         self._reactor = reactor
@@ -109,6 +113,7 @@ class Dispatcher:
         number = next(self._numbers)
         call = Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
         call.begun = begun
+        self._large.lay(call, self._sessions)
         return call
 
     def add(self, call: Call) -> None:
@@ -119,7 +124,7 @@ class Dispatcher:
         """
         with self.lock:
             if self._ended is not None:
-                call.release()
+                self._let_go(call)
                 raise self._ended
             self._calls[call.number] = call
             self._feed(
@@ -156,7 +161,7 @@ class Dispatcher:
                 number, call = self._calls.popitem()
                 self._feed(events.CallDropped(number))
                 call.sink.broken(error)
-                call.release()
+                self._let_go(call)
             self._drained.notify_all()
 
     def wait_drained(self, refusal: BaseException) -> None:
@@ -203,6 +208,7 @@ class Dispatcher:
                 self._timer.cancel()
             self._sessions.clear()
             self._by_ident.clear()
+        self._large.close()
 
     # -- service: messages of workers, on the handler thread
 
@@ -232,7 +238,7 @@ class Dispatcher:
         elif message.kind is Kind.UNREAD:
             self._unread(session, protocol.read_entry(message.body))
         elif message.kind is Kind.MISSING:
-            self._missing(session, bytes(message.body))
+            self._missing(session, bytes(message.body), blind=message.id == protocol.LAID)
         elif message.kind is Kind.BROKEN:
             self._staff.is_broken(session.ident, read_error(message.body))
         else:
@@ -287,12 +293,16 @@ class Dispatcher:
         msg = f"entry {entry} is not held by the worker that asks for it again"
         raise WireError(msg)
 
-    def _missing(self, session: Session, digest: bytes) -> None:
+    def _missing(self, session: Session, digest: bytes, *, blind: bool) -> None:
+        session.is_near = session.is_near and not blind
         with self.lock:
             calls = (call for call in self._calls.values() if call.digest == digest)
             session.tell(digest, next(calls, None))
 
     # -- instructions, under the lock
+
+    def _let_go(self, call: Call) -> None:
+        self._large.let_go(call, self._calls, self._sessions)
 
     def _feed(self, *happened: events.Event) -> None:
         now = time.monotonic()
@@ -385,5 +395,5 @@ class Dispatcher:
         call = self._calls.pop(step.call, None)
         if call is not None:
             call.sink.done()
-            call.release()
+            self._let_go(call)
             self._drained.notify_all()

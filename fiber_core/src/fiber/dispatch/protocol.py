@@ -8,10 +8,12 @@ TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list
 DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber.dispatch.outcomes`
 REVOKE   down      ``Entry``: hand back what you have not begun of it
 KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
-FUNCTION down      digest and the pickled function that ``Tasks`` name by it; the digest alone
-                   where nobody waits for its call any more
+FUNCTION down      digest and the pickled function that ``Tasks`` name by it; in a message of
+                   number ``LAID`` digest and the place where it lies on this host; the digest
+                   alone to have it dropped, because nobody waits for its call any more
 UNREAD   up        ``Entry``: send its items again, each pickled by itself
-MISSING  up        digest of a function the worker has not, or has no longer
+MISSING  up        digest of a function the worker has not, or has no longer; in a message of
+                   number ``LAID`` from one that cannot read what lies on this host
 RETIRE   down      nothing: exit
 BROKEN   up        the pickled exception of a failed initializer
 ======== ========= ==================================================================
@@ -37,6 +39,8 @@ _ASK = struct.Struct("<B")
 
 #: bytes of a digest
 DIGEST = 16
+#: number of messages about functions that lie in memory
+LAID = 1
 #: entries that a worker may hold: one running, one behind it
 CREDITS = 2
 

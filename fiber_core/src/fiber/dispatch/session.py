@@ -35,6 +35,8 @@ class Session:
         self._peer = peer
         self._target = target
         self._known: set[bytes] = set()
+        #: True where its process may map memory of this one
+        self.is_near = peer.is_near
 
     def give(self, call: Call, step: Dispatch) -> float:
         """Send an entry, and the function where it is news; return the mean size of an item."""
@@ -66,8 +68,17 @@ class Session:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
             self._known.add(digest)
+        if call is not None and call.laid is not None and self.is_near:
+            body = protocol.function(digest, [call.laid.place])
+            self._peer.send(Kind.FUNCTION, self._target, protocol.LAID, body)
+            return
         body = protocol.function(digest, call.function if call is not None else ())
         self._peer.send(Kind.FUNCTION, self._target, 0, body)
+
+    def forget(self, digest: bytes) -> None:
+        """Have it drop a function that it was sent."""
+        if digest in self._known:
+            self.tell(digest, None)
 
     def revoke(self, entry: int) -> None:
         """Ask for what it has not begun of an entry."""

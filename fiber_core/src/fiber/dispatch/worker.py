@@ -13,6 +13,7 @@ from fiber.dispatch.attendant import Attendant
 from fiber.dispatch.batch import Batch, Current
 from fiber.dispatch.calls import Unsendable
 from fiber.dispatch.functions import Functions
+from fiber.dispatch.large import Memory
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.protocol import Tasks
 from fiber.exceptions import PeerLostError
@@ -22,10 +23,26 @@ from fiber.transport.wire import Kind, Message
 
 
 class Worker:
-    """Runs the entries of one pool in the calling thread until it is retired."""
+    """Runs the entries of one pool in the calling thread until it is retired.
 
-    def __init__(self, link: Link, target: int, redial: Callable[[], Link]) -> None:
+    Args:
+        link: to the pool.
+        target: number by which it addresses the pool.
+        redial: makes another link in place of a lost one.
+        memory: finds what the pool laid on this host.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        target: int,
+        redial: Callable[[], Link],
+        memory: Memory | None = None,
+    ) -> None:
         self._link = link
+        self._memory = memory
+        #: True where what its pool laid was not to be found
+        self._blind = False
         self._target = target
         self._redial = redial
         self._functions = Functions()
@@ -77,7 +94,7 @@ class Worker:
             tasks, items = protocol.read_tasks(message.body)
             self._run(tasks, items)
         elif message.kind is Kind.FUNCTION:
-            self._learn(message.body)
+            self._learn(message)
         elif message.kind is Kind.REVOKE:
             # nothing runs and everything before it in the pipe is done
             number = protocol.read_entry(message.body)
@@ -94,30 +111,41 @@ class Worker:
 
     def _ask_for(self, digest: bytes) -> bool:
         """Wait for a function that was dropped; False where its call is over."""
-        self._link.send(Kind.MISSING, self._target, 0, [digest])
+        number = protocol.LAID if self._blind else 0
+        self._link.send(Kind.MISSING, self._target, number, [digest])
         while True:
             # others that come meanwhile are worth keeping as well
-            if self._learn(self._await(Kind.FUNCTION).body) == digest:
+            message = self._await(Kind.FUNCTION, None)
+            if self._learn(message) == digest:
+                if self._blind and message.id == protocol.LAID:
+                    return self._ask_for(digest)
                 return digest in self._functions
 
-    def _await(self, kind: Kind, number: int = 0) -> Message:
+    def _await(self, kind: Kind, number: int | None) -> Message:
         """The next message of a kind and number; those before it are kept for later, in order."""
         held: list[Message] = []
         try:
             while True:
                 message = self._receive()
-                if message.kind is kind and message.id == number:
+                if message.kind is kind and number in (None, message.id):
                     return message
                 held.append(message)
         finally:
             with self._reading:
                 self._inbox.extendleft(reversed(held))
 
-    def _learn(self, body: memoryview) -> bytes:
-        """Keep a function; return its digest, with which nothing comes once its call is over."""
-        digest, pickled = protocol.read_function(body)
-        if pickled:
+    def _learn(self, message: Message) -> bytes:
+        """Keep a function, or drop one where nothing comes with its digest; return that."""
+        digest, pickled = protocol.read_function(message.body)
+        if not pickled:
+            self._functions.forget(digest)
+        elif message.id != protocol.LAID:
             self._functions.learn(digest, bytes(pickled))
+        else:
+            laid = None if self._memory is None else self._memory.find(bytes(pickled))
+            if laid is not None:
+                self._functions.learn(digest, laid)
+            self._blind = laid is None
         return digest
 
     def _run(self, tasks: Tasks, body: memoryview) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber import values
+from fiber.dispatch.large import Memory
 from fiber.dispatch.master import Dispatcher
 from fiber.exceptions import TerminatedError
 from fiber.launch.child import Child
@@ -54,6 +55,8 @@ class CrewOptions:
     per_job: int
     #: deaths of a worker after which a task is given up
     max_attempts: int
+    #: where large functions are laid for workers on this host
+    memory: Memory | None
     #: makes the process object of a job's workers, given the target that they address
     make_process: Callable[[int], Any]
 
@@ -82,6 +85,7 @@ class Crew:
             max_attempts=options.max_attempts,
             quota=options.quota,
             staff=self,
+            memory=options.memory,
         )
         runtime.endpoint.serve(self.target, self.dispatcher)
         runtime.own(self)

@@ -84,6 +84,12 @@ class Peer:
         """Where it dials from: host and port, nothing on this host."""
         return self._carrier.peer_address(self._pipe)
 
+    @property
+    def is_near(self) -> bool:
+        """True where it is on this host, and reached as only processes of this host are."""
+        here = self._endpoint.hello.host
+        return self.hello is not None and self.hello.host == here and not self.address
+
     def __repr__(self) -> str:
         return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
 

@@ -9,7 +9,7 @@ from fiber.objects.memory.backing import Place
 
 def test_a_place_comes_back():
     place = Place("fd:17", 4711, 2**40, bytes(range(16)))
-    assert protocol.read_place(protocol.pack_place(place)) == place
+    assert Place.unpack(place.packed()) == place
     message = protocol.has(place)
     assert message[0] == protocol.Op.HAS
     assert protocol.read_has(message) == place
@@ -18,7 +18,7 @@ def test_a_place_comes_back():
 @pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
 def test_what_is_no_place_is_an_error(body):
     with pytest.raises(WireError):
-        protocol.read_place(body)
+        Place.unpack(body)
 
 
 def test_a_digest_tells_bytes_and_where_they_are():

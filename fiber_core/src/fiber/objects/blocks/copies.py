@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-import attrs
-
+from fiber import values
 from fiber.objects.memory.backing import Place
 
 P = TypeVar("P", bound=Hashable)
 
 
-@attrs.frozen
+@values.frozen
 class Answer(Generic[P]):
     """To a process that asked where the block is."""
 
@@ -28,12 +27,12 @@ class Answer(Generic[P]):
     place: Place | None
 
 
-@attrs.define
+@values.define
 class _Host(Generic[P]):
     fetching: P | None = None
-    waiting: deque[tuple[P, int]] = attrs.field(factory=deque)
+    waiting: deque[tuple[P, int]] = values.field(factory=deque)
     #: in the order in which they came
-    copies: dict[P, Place] = attrs.field(factory=dict)
+    copies: dict[P, Place] = values.field(factory=dict)
 
 
 class Copies(Generic[P]):

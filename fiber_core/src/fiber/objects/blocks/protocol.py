@@ -13,9 +13,7 @@ import enum
 import hashlib
 import struct
 
-from fiber.exceptions import WireError
-from fiber.objects.memory.backing import MARK, Place
-from fiber.objects.protocol import read
+from fiber.objects.memory.backing import Place
 from fiber.transport.wire import Buffer
 
 
@@ -47,34 +45,12 @@ FETCH = struct.Struct("<BQQ")
 GIVE_UP = struct.Struct("<B")
 WORD = struct.Struct("<B")
 _HAS = struct.Struct("<B")
-#: process, bytes, mark; the name follows
-_PLACE = struct.Struct(f"<QQ{MARK}s")
 _SPAN = struct.Struct("<QQ")
-
-
-def pack_place(place: Place) -> bytes:
-    """A place as bytes."""
-    return _PLACE.pack(place.pid, place.size, place.mark) + place.name.encode()
-
-
-def read_place(body: Buffer) -> Place:
-    """The place of :func:`pack_place`.
-
-    Raises:
-        WireError: it makes no sense.
-    """
-    pid, size, mark = read(_PLACE, body)
-    try:
-        name = bytes(body[_PLACE.size :]).decode()
-    except UnicodeDecodeError as error:
-        msg = "the place of a block makes no sense"
-        raise WireError(msg) from error
-    return Place(name, pid, size, mark)
 
 
 def has(place: Place) -> bytes:
     """A HAS message."""
-    return _HAS.pack(Op.HAS) + pack_place(place)
+    return _HAS.pack(Op.HAS) + place.packed()
 
 
 def read_has(body: Buffer) -> Place:
@@ -83,7 +59,7 @@ def read_has(body: Buffer) -> Place:
     Raises:
         WireError: it makes no sense.
     """
-    return read_place(memoryview(body)[_HAS.size :])
+    return Place.unpack(memoryview(body)[_HAS.size :])
 
 
 def digest(begin: int, data: Buffer) -> bytes:

@@ -107,7 +107,7 @@ class RemoteBlock(Remote):
         pending = self.call([protocol.LOCATE.pack(Op.LOCATE, alone)])
         pending.wait()
         body = pending.result()
-        return protocol.read_place(body) if len(body) else None
+        return Place.unpack(body) if len(body) else None
 
     def _map(self, place: Place) -> bool:
         found = sealed.find(place, self._folder)

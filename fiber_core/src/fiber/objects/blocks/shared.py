@@ -118,7 +118,7 @@ class Block(Shared):
 
     def _tell(self, answers: Iterable[Answer[Peer]]) -> None:
         for answer in answers:
-            body = b"" if answer.place is None else protocol.pack_place(answer.place)
+            body = b"" if answer.place is None else answer.place.packed()
             answer.who.send(Frame.REPLY, self.target, answer.number, [body])
 
     def _review(self) -> None:

@@ -13,12 +13,15 @@ import itertools
 import os
 import re
 import stat
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 from fiber import values
+from fiber.exceptions import WireError
+from fiber.transport.wire import Buffer
 
 #: bytes that tell that memory is the right one
 MARK = 16
@@ -33,6 +36,9 @@ _NAME = re.compile(r"m[\w.]+-\d+", re.ASCII)
 _MUCH = 16 * 2**20
 # what a file is filled with where pages cannot be asked for
 _ZEROS = bytes(2**20)
+
+# process, bytes, mark; the name follows
+_PLACE = struct.Struct(f"<QQ{MARK}s")
 
 _numbers = itertools.count(1)
 #: the folder of the run on this host; asked for where it is needed only
@@ -49,6 +55,25 @@ class Place:
     #: its bytes
     size: int
     mark: bytes
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        return _PLACE.pack(self.pid, self.size, self.mark) + self.name.encode()
+
+    @classmethod
+    def unpack(cls, body: Buffer) -> Place:
+        """The place of :meth:`packed`.
+
+        Raises:
+            WireError: it makes no sense.
+        """
+        try:
+            pid, size, mark = _PLACE.unpack_from(body)
+            name = bytes(body[_PLACE.size :]).decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            msg = "the place of shared memory makes no sense"
+            raise WireError(msg) from error
+        return cls(name, pid, size, mark)
 
 
 def create(folder: Folder, ident: str) -> tuple[int, Path | None]:

@@ -1,0 +1,163 @@
+"""Large functions of a pool: how often their bytes go anywhere, and what workers may do to them."""
+
+import gc
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fiber
+from fiber.exceptions import WireError
+from fiber.pool_memory import PoolMemory
+from fiber.runtime import current
+from fiber.transport.peer import Peer
+from transport_world import until
+
+pytestmark = [
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's"),
+]
+
+WORKERS = 3
+BYTES = 8_000_000
+PATIENCE = 60
+IS_NETWORK = os.environ.get("FIBER_LOCAL_TRANSPORT") == "tls"
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Bytes of bodies that this process sends, by kind."""
+    found = Counter()
+    send = Peer.send
+
+    def counted(self, kind, target, number, segments=()):
+        found[kind.name] += sum(map(len, segments))
+        send(self, kind, target, number, segments)
+
+    monkeypatch.setattr(Peer, "send", counted)
+    return found
+
+
+@pytest.fixture
+def pool():
+    with fiber.Pool(WORKERS) as made:
+        busy(made, lambda _: None)
+        yield made
+
+
+def busy(pool, function, **options):
+    """Call a function until each worker has done it; what it returned."""
+
+    def slow(item):
+        time.sleep(0.05)
+        return os.getpid(), function(item)
+
+    done = []
+    while len({pid for pid, _ in done}) < WORKERS:
+        done += pool.map(slow, range(2 * WORKERS), chunksize=1, **options)
+    return [value for _, value in done]
+
+
+def open_memory():
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found += "memfd:fiber-memory" in str(path.readlink())
+        except OSError:
+            continue
+    return found
+
+
+def test_its_bytes_go_nowhere_on_one_host_and_once_to_each_worker_elsewhere(pool, sent):
+    array = np.ones(BYTES // 8)
+    assert set(busy(pool, lambda item: float(array.sum()))) == {BYTES / 8}
+    copies = sent.total() / BYTES
+    assert round(copies, 1) == (WORKERS if IS_NETWORK else 0)
+
+
+def test_what_many_tasks_share_as_a_value_goes_once_to_a_host(pool, sent):
+    handle = fiber.shared(np.ones(BYTES // 8))
+    assert set(busy(pool, lambda item: float(handle.value.sum()))) == {BYTES / 8}
+    assert round(sent.total() / BYTES, 1) == (1 if IS_NETWORK else 0)
+
+
+def test_the_same_function_again_is_there_already(pool, sent):
+    array = np.ones(BYTES // 8)
+
+    def total(item):
+        time.sleep(0.02)
+        return float(array.sum())
+
+    for _ in range(3):
+        assert pool.map(total, range(4 * WORKERS)) == [BYTES / 8] * 4 * WORKERS
+    assert sent.total() / BYTES < (WORKERS + 0.5 if IS_NETWORK else 0.5)
+
+
+def test_a_task_may_write_to_an_array_of_its_function_and_no_other_call_sees_it(pool):
+    array = np.zeros(BYTES // 8)
+
+    def change(item):
+        before = float(array[-1])
+        array[:] = 7
+        return before, float(array.sum())
+
+    for _ in range(2):
+        first, *_ = pool.map(change, [1])
+        assert first == (0, 7 * BYTES / 8)
+    assert array.sum() == 0
+
+
+def test_a_call_has_what_the_array_was_when_it_was_made(pool):
+    array = np.zeros(BYTES // 8)
+    found = pool.map_async(lambda item: float(array[-1]), range(20), chunksize=1)
+    array[:] = 1
+    # where nobody maps it, what is sent is sent when it is sent
+    assert set(found.get(PATIENCE)) <= ({0.0, 1.0} if IS_NETWORK else {0.0})
+
+
+def test_memory_goes_with_the_pool(shared_runtime):
+    gc.collect()
+    before = open_memory()
+    array = np.zeros(BYTES // 8)
+    with fiber.Pool(1) as pool:
+        pool.map(lambda item: len(array), [1])
+        assert open_memory() > before
+    pool.join()
+    del pool
+    gc.collect()
+    until(lambda: open_memory() == before, patience=PATIENCE)
+
+
+def test_references_in_a_function_are_let_go_of_when_its_call_is_done(pool):
+    before = open_memory()
+    handles = [fiber.shared(np.ones(1000))]
+    assert busy(pool, lambda item: float(handles[0].value.sum()))
+    handles.clear()
+    until(lambda: open_memory() == before, patience=PATIENCE)
+
+
+def test_where_there_is_no_room_a_function_is_sent(pool, sent, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    array = np.ones(BYTES // 8)
+    assert set(busy(pool, lambda item: float(array.sum()))) == {BYTES / 8}
+    assert round(sent.total() / BYTES, 1) == WORKERS
+
+
+def test_what_is_laid_is_found_by_its_place():
+    memory = PoolMemory(current())
+    laid = memory.lay([b"abc", b"def"])
+    assert bytes(memory.find(laid.place).view()) == b"abcdef"
+    private = memory.find(laid.place).private()
+    private[0] = 0
+    assert bytes(laid.view()) == b"abcdef"
+    laid.close()
+    assert memory.find(laid.place) is None
+    with pytest.raises(WireError, match="makes no sense"):
+        memory.find(b"nonsense")
