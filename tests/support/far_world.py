@@ -51,7 +51,7 @@ class FarHost:
 
     def left(self) -> list[str]:
         """Folders of jobs that were not removed."""
-        return [str(path) for path in Path("/tmp").glob("fiber-????????-*")]
+        return [str(path) for path in self.home.glob("fiber-*")]
 
 
 @pytest.fixture

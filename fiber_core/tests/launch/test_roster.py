@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fiber.exceptions import SubmitError
+from fiber.exceptions import StartError, SubmitError
 from fiber.launch import roster as module
 from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Start, Stop
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
@@ -161,12 +161,13 @@ class TestFailingToStart:
     def test_the_reason_that_it_never_came_up_is_told(self):
         play = Play(1)
         play.run()
-        for _ in module.BACKOFF:
+        for _ in range(module.FEW):
             play.jobs[-1].failure = "it ran without a word"
             play.lose(play.jobs[-1])
             play.now += 10
             steps = play.run()
         assert "it ran without a word" in steps[0].text
+        assert isinstance(steps[0].cause, StartError)
 
     def test_an_initializer_that_raises_is_given_up_sooner_and_is_the_cause(self):
         play, error = Play(2), KeyError("initializer")

@@ -171,6 +171,8 @@ class Crew:
             lease=self._runtime.lease,
             per_job=self._options.per_job,
             name=f"fiber-{self._name}",
+            # a remote worker may lose its connection and make another one
+            verdict=None if self._runtime.info.capabilities.fork else self._runtime.lease + 1,
         )
 
     def _ended(self) -> None:

@@ -29,6 +29,7 @@ class Fleet:
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
         name: of the thread.
+        verdict: seconds that a worker has whose connection ended; None for the roster's own.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Fleet:
         lease: float,
         per_job: int,
         name: str,
+        verdict: float | None = None,
     ) -> None:
         self._start = start
         self._lost = lost
@@ -49,7 +51,7 @@ class Fleet:
         self._fail = fail
         self._ended = ended
         self._per_job = per_job
-        self._roster = Roster(lease=lease, per_job=per_job)
+        self._roster = Roster(lease=lease, per_job=per_job, verdict=verdict)
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 

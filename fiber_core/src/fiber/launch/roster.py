@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fiber import values
+from fiber.exceptions import StartError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
@@ -115,10 +116,13 @@ class Roster:
     Args:
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
+        verdict: seconds that a worker whose connection ended has, in place of :data:`VERDICT`:
+            where a connection may be made again.
     """
 
-    def __init__(self, *, lease: float, per_job: int) -> None:
+    def __init__(self, *, lease: float, per_job: int, verdict: float | None = None) -> None:
         self._lease = lease
+        self._verdict = verdict
         self._per_job = per_job
         #: workers that are wished for
         self.wanted = 0
@@ -239,8 +243,11 @@ class Roster:
         elif not expected:
             if self._broken is None:
                 tail = "".join(f"\n  {line}" for line in process.log_tail)
-                why = member.child.failure or process.message or process.reason
-                words = f"{member.name}: {why}{tail}"
+                failure = member.child.failure
+                words = f"{member.name}: {failure or process.message or process.reason}{tail}"
+                if failure:
+                    # it never could come up, and nor will others
+                    self._broken = StartError(words)
             else:
                 words = self._last_words
             self._failed(words, now)
@@ -311,7 +318,7 @@ class Roster:
         if member.stopped_at is not None:
             times.append(member.stopped_at + self._lease)
         if member.cut_at is not None:
-            times.append(member.cut_at + VERDICT)
+            times.append(member.cut_at + (VERDICT if self._verdict is None else self._verdict))
         return min(times, default=None)
 
     def _kill(self, member: Member, now: float) -> Kill:

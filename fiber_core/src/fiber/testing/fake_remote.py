@@ -65,7 +65,8 @@ class RemotePlatform(FakePlatform):
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """What this host has, and what the spec says."""
         config = self._config
-        own = {"PATH": "/usr/bin:/bin", "HOME": str(config.folder), "LANG": "C.UTF-8"}
+        home = str(config.folder)
+        own = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
         if config.path:
             own["PYTHONPATH"] = config.path
         if config.forwarded:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shutil
 import signal
-import tempfile
 import time
 
 from fiber import values
-from fiber.launch.job import worker
+from fiber.launch.job import folders, worker
 from fiber.launch.job.confining import JobConfiner
 from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
 from fiber.launch.job.orders import GRACE, Orders, supervisor_ident
@@ -61,8 +59,9 @@ class JobServer:
         self._descriptors = Descriptors()
         host = platform.node()
         self._table = JobTable(host)
-        # on the host of the parent the folder is the run's own
-        self._directory = tempfile.mkdtemp(prefix=f"fiber-{told.credentials.run_id}-")
+        folders.sweep()
+        # in place of the run's, which is on the parent's host
+        self._directory = folders.make(told.credentials.run_id)
         sinks = tuple(
             Sink(number, self._loop, self._descriptors, self._resume) for number in (1, 2)
         )
@@ -320,7 +319,7 @@ class JobServer:
         self._runner.close()
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        folders.remove(self._directory)
 
 
 def _folder() -> str:
