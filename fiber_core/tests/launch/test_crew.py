@@ -10,7 +10,7 @@ from fiber.dispatch.outcomes import Outcomes
 from fiber.dispatch.protocol import Mode
 from fiber.exceptions import StartError, TerminatedError, WireError
 from fiber.launch.crew import Crew, CrewOptions, Needs
-from fiber.model import JobState, JobStatus, Reason, ReasonKind, ResourceRequest
+from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
 from fiber.transport.wire import Kind
 
 RUNNING = JobStatus(state=JobState.RUNNING)
@@ -56,6 +56,7 @@ class FakeProcess:
 
 class FakeRuntime:
     lease = 3.0
+    info = SimpleNamespace(capabilities=Capabilities(fork=True))
 
     def __init__(self):
         self.config = SimpleNamespace(grow_after=0.0, shrink_after=0.0)
@@ -106,6 +107,7 @@ class World:
                 quota=quota,
                 per_job=1,
                 max_attempts=3,
+                memory=None,
                 make_process=FakeProcess,
             ),
             name="pool-1",
