@@ -23,8 +23,8 @@ def world():
 
 @pytest.fixture
 def config(world):
-    """Settings by which all hosts are used, with eight slots each."""
-    environ = world.environ(slots=8)
+    """Settings by which all hosts are used, with 32 slots each."""
+    environ = world.environ(slots=32)
     return SshConfig(hosts=environ["FIBER_SSH_HOSTS"], config=Path(environ["FIBER_SSH_CONFIG"]))
 
 

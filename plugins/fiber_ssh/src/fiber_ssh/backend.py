@@ -59,13 +59,17 @@ class SshBackend(Backend):
         self._config = context.config if isinstance(context.config, SshConfig) else SshConfig()
         self._context = context
         self._owner = os.getpid()
-        self._desk = Desk(
+        self._desk = self._open(context.run_id)
+
+    def _open(self, run_id: str | None) -> Desk:
+        lease = self._context.lease
+        return Desk(
             read_hosts(self._config),
             self._config,
             backend=self.name,
-            run_id=context.run_id,
-            lease=context.lease if context.lease is not None else _LEASE,
-            providers=context.providers,
+            run_id=run_id,
+            lease=_LEASE if lease is None else lease,
+            providers=self._context.providers,
         )
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -191,6 +195,14 @@ class SshBackend(Backend):
 
     def cleanup(self, run_id: str) -> None:
         """End the jobs of a run and remove what they left on the hosts that can be reached."""
+        if self._desk.is_closed:
+            # its connections are closed, and what it left is on the hosts
+            desk = self._open(None)
+            try:
+                ask_all(desk, "cleanup", run=run_id)
+            finally:
+                desk.close()
+            return
         self._desk.cancel_waiting(run_id)
         if run_id != self._context.run_id or self._desk.has_begun:
             ask_all(self._desk, "cleanup", run=run_id)
@@ -204,7 +216,7 @@ class SshBackend(Backend):
         for room in rooms:
             for kind, count in room.free_devices.items():
                 devices[kind] = devices.get(kind, 0) + count
-        memory = [s.link.about.memory for s in self._desk.stations.values() if s.link.about]
+        memory = [s.link.about.memory for s in self._desk.stations if s.link.about]
         return Capacity(cpus=sum(r.slots for r in rooms), memory=sum(memory), devices=devices)
 
     def reach(self, job: Job) -> Reach:
@@ -250,7 +262,7 @@ class SshBackend(Backend):
     def _watch(self, run_id: str) -> None:
         if run_id != self._context.run_id:
             self._desk.begin()
-            for station in self._desk.stations.values():
+            for station in self._desk.stations:
                 station.link.watch(run_id)
 
     def _tell(self, job: Job, op: str, **fields: object) -> None:

@@ -16,10 +16,11 @@ from fiber_ssh.feed import StatusFeed
 from fiber_ssh.hosts import Host
 from fiber_ssh.link import HostLink, Request
 from fiber_ssh.order import Order, agent_order
-from fiber_ssh.output import Terminal, prefixes
+from fiber_ssh.output import Terminal, pass_output
 from fiber_ssh.placement import Room, choose, waiting_for
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.station import Station
+from fiber_ssh.stations import Stations
 from fiber_ssh.status import job_of, lost, status_of
 from fiber_ssh.warden import Warden
 
@@ -66,7 +67,7 @@ class Desk:
         self._terminal = Terminal()
         self._warden = Warden(lease, self._silent, self._drop)
         self._has_begun = self._closed = False
-        self.stations = {host.name: self._station(host) for host in hosts}
+        self.stations = Stations(hosts, config, providers, self._station, self._changed)
 
     def _station(self, host: Host) -> Station:
         link = HostLink(
@@ -88,6 +89,11 @@ class Desk:
         """True once hosts were connected to."""
         return self._has_begun
 
+    @property
+    def is_closed(self) -> bool:
+        """True from :meth:`close` on."""
+        return self._closed
+
     def begin(self) -> None:
         """Connect to all hosts; waits for nothing. Idempotent.
 
@@ -103,7 +109,7 @@ class Desk:
             self._has_begun = True
         if self.run_id is not None:
             self._warden.begin()
-        for station in self.stations.values():
+        for station in self.stations:
             station.link.begin()
 
     def up(self, *, every: bool = False) -> list[Station]:
@@ -113,20 +119,7 @@ class Desk:
             BackendUnavailableError: there is none, with the reason for each.
         """
         self.begin()
-        stations = list(self.stations.values())
-
-        def are_known() -> bool:
-            known = [station.link.is_known for station in stations]
-            return all(known) or (not every and any(s.link.is_up for s in stations))
-
-        with self._changed:
-            self._changed.wait_for(are_known, self._config.connect_timeout * 4)
-            found = [station for station in stations if station.link.is_up]
-        if not found:
-            why = "; ".join(f"{s.host.name}: {s.link.failure or 'no answer'}" for s in stations)
-            msg = f"no ssh host can be asked ({why})"
-            raise BackendUnavailableError(msg)
-        return found
+        return self.stations.up(every=every)
 
     def rooms(self, stations: Sequence[Station]) -> list[Room]:
         """What hosts have and what is free."""
@@ -172,9 +165,8 @@ class Desk:
         """
         request = order.spec.resources
         kinds = [kind for kind, count in request.devices.items() if count]
-        self._check_kinds(kinds)
         stations = self.up(every=bool(kinds))
-        self._probe(stations, kinds)
+        self.stations.probe(kinds)
         usable = self._usable(stations, order)
         try:
             self._accept(order, usable)
@@ -218,7 +210,7 @@ class Desk:
         with self._changed:
             if self._closed or not self._queue:
                 return
-            up = [station for station in self.stations.values() if station.link.is_up]
+            up = self.stations.connected()
             for job_id, order in list(self._queue.items()):
                 fit = [s for s in up if order.spec.entry is None or not s.unfit]
                 try:
@@ -259,7 +251,7 @@ class Desk:
         )
         link.ask("submit", {"job": told}, lambda request: self._answered(order, request))
         if not spec.detached:
-            self._pass_output(order, station)
+            pass_output(self._terminal, link, order)
 
     def _give_back(self, order: Order, station: Station) -> None:
         """The host cannot be asked any more, and has not heard of the job."""
@@ -278,19 +270,6 @@ class Desk:
         if isinstance(request.error, BackendUnavailableError):
             kind = ReasonKind.NODE_LOST
         self._end(order, lost(kind, str(request.error), order.host))
-
-    def _pass_output(self, order: Order, station: Station) -> None:
-        link = station.link
-        prefix = prefixes(order.spec.name) if order.spec.log_prefix else None
-
-        def came(stream: int, data: bytes) -> None:
-            text = data if prefix is None else prefix[stream].feed(data)
-            self._terminal.write(
-                stream, text, lambda: link.post("took", number=one.number, count=len(data))
-            )
-
-        one = link.follows.add(order.job.id, came, lambda _: None)
-        link.follow(one)
 
     # -- what hosts tell
 
@@ -382,8 +361,7 @@ class Desk:
             link.ask(op, {"job": order.job.id, **fields})
 
         station.soon(ask)
-        if not link.is_up:
-            raise link.unavailable()
+        self.stations.wait_back(station)
 
     def cancel_waiting(self, run_id: str) -> None:
         """End the jobs of a run that have no host yet."""
@@ -402,38 +380,6 @@ class Desk:
             ),
         )
 
-    # -- devices
-
-    def _check_kinds(self, kinds: Sequence[str]) -> None:
-        for kind in kinds:
-            if kind not in self._providers:
-                installed = ", ".join(sorted(self._providers)) or "none"
-                msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
-                raise ResourceError(msg)
-
-    def _probe(self, stations: Sequence[Station], kinds: Sequence[str]) -> None:
-        """Look for devices on hosts where nobody looked yet, on all hosts at once."""
-        failures: list[Exception] = []
-        asked = [(s, kind) for kind in kinds for s in stations if not s.knows(kind)]
-
-        def look(station: Station, kind: str) -> None:
-            try:
-                found = station.probe(kind)
-            except (BackendError, ResourceError) as error:
-                failures.append(error)
-                log.warning("%s", error)
-                return
-            with self._changed:
-                station.learn(kind, found)
-
-        threads = [threading.Thread(target=look, args=pair, daemon=True) for pair in asked]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if asked and len(failures) == len(asked):
-            raise failures[0]
-
     # -- end
 
     def close(self) -> None:
@@ -448,6 +394,6 @@ class Desk:
         if self.run_id is not None:
             self.cancel_waiting(self.run_id)
         self._warden.close()
-        close_stations(list(self.stations.values()), self.run_id)
+        close_stations(list(self.stations), self.run_id)
         self._terminal.close()
         self.feed.close()

@@ -81,6 +81,8 @@ class HostLink:
         self.about: About | None = None
         #: why it is not up, in words
         self.failure = ""
+        #: True where it was up once, and has not been given up since
+        self.was_up = False
         self.follows = Follows()
         self._config = config
         self._run_id = run_id
@@ -157,6 +159,7 @@ class HostLink:
     def give_up(self, why: str) -> None:
         """It was silent for too long: nothing that was asked will be answered; begin anew."""
         self.failure = why
+        self.was_up = False
         self._fail_requests(why)
         self.drop()
 
@@ -178,13 +181,26 @@ class HostLink:
         self, op: str, fields: Message, answered: Callable[[Request], None] = lambda _: None
     ) -> Request:
         """Ask the agent; ``answered`` is called on the link's thread."""
+        request = self.prepare(op, fields, answered)
+        self.send(request)
+        return request
+
+    def prepare(
+        self, op: str, fields: Message, answered: Callable[[Request], None] = lambda _: None
+    ) -> Request:
+        """What :meth:`send` asks."""
+        number = next(self._numbers)
+        return Request(number, {"id": number, "op": op, **fields}, answered)
+
+    def send(self, request: Request) -> None:
+        """Ask the agent, now or as soon as it can be asked."""
         with self._lock:
-            number = next(self._numbers)
-            request = Request(number, {"id": number, "op": op, **fields}, answered)
-            self._requests[number] = request
+            if self._closing.is_set():
+                request.settle(None, self.unavailable())
+                return
+            self._requests[request.number] = request
             if self._out is not None:
                 self._out.put(pack(request.message))
-        return request
 
     def request(self, op: str, *, timeout: float, **fields: Any) -> Message:
         """Ask the agent and wait.
@@ -248,11 +264,11 @@ class HostLink:
         self._fail_requests(f"the connection to host {self.host.name} is closed")
         self.follows.end_all(None)
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, why: str, *, level: int = logging.WARNING) -> None:
         if self._closing.is_set():
             return
         if why != self.failure:
-            log.warning("host %s: %s", self.host.name, why)
+            log.log(level, "host %s: %s", self.host.name, why)
         self.failure = why
         self._known.set()
         self._on_change(self)
@@ -288,7 +304,7 @@ class HostLink:
             connection.close()
             if writer is not None:
                 writer.join()
-        self._failed(words)
+        self._failed(words, level=logging.INFO if attached else logging.WARNING)
         return attached
 
     def _talk(self, channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]) -> bool:
@@ -325,6 +341,7 @@ class HostLink:
                 out.put(pack(one.request()))
             self._out = out
             self.failure = ""
+            self.was_up = True
         if "ok" in message:
             self._on_jobs(self, message["ok"]["jobs"])
         self._known.set()

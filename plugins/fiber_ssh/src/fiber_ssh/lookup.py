@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
 from fiber.model import Job
 from fiber_ssh.desk import Desk
+from fiber_ssh.link import Request
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.station import Station
 
@@ -24,7 +25,7 @@ def ask_all(desk: Desk, op: str, **fields: object) -> list[tuple[Station, Messag
         BackendUnavailableError: none can.
     """
     stations = desk.up(every=True)
-    asked = [(station, station.link.ask(op, dict(fields))) for station in stations]
+    asked = [(station, _ask_in_turn(station, op, fields)) for station in stations]
     deadline = time.monotonic() + PATIENCE
     answers: list[tuple[Station, Message]] = []
     failures: list[BackendError] = []
@@ -38,6 +39,13 @@ def ask_all(desk: Desk, op: str, **fields: object) -> list[tuple[Station, Messag
     if not answers:
         raise failures[0]
     return answers
+
+
+def _ask_in_turn(station: Station, op: str, fields: dict[str, object]) -> Request:
+    """Ask a host once it was told of all that it was given before."""
+    request = station.link.prepare(op, fields)
+    station.soon(lambda: station.link.send(request))
+    return request
 
 
 def find(desk: Desk, job: Job) -> tuple[Station, Message]:
@@ -61,8 +69,7 @@ def find(desk: Desk, job: Job) -> tuple[Station, Message]:
         else:
             record: Message = answer["job"]
             return station, record
-    names = ", ".join(desk.stations)
-    msg = f"there is no job {job.id} ({job.name}) on the ssh hosts {names}"
+    msg = f"there is no job {job.id} ({job.name}) on the ssh hosts {desk.stations}"
     raise UnknownJobError(msg) from missing
 
 

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 
 from fiber.launch.supervisor.output import LinePrefix
+from fiber_ssh.link import HostLink
+from fiber_ssh.order import Order
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "pass_output"]
 
 
 class Terminal:
@@ -50,7 +52,20 @@ class Terminal:
             done()
 
 
-def prefixes(name: str) -> tuple[LinePrefix, LinePrefix]:
-    """What goes before each line of a job, for both of its outputs."""
-    text = f"[{name}] ".encode("utf-8", "replace")
-    return LinePrefix(text), LinePrefix(text)
+def pass_output(terminal: Terminal, link: HostLink, order: Order) -> None:
+    """Have what a job writes come to the terminal, from its beginning to its end.
+
+    Args:
+        terminal: where it comes.
+        link: the job's host, which was told of the job already.
+        order: the job.
+    """
+    prefix = f"[{order.spec.name}] " if order.spec.log_prefix else ""
+    marks = [LinePrefix(prefix.encode("utf-8", "replace")) for _ in range(2)]
+
+    def came(stream: int, data: bytes) -> None:
+        text = marks[stream].feed(data)
+        terminal.write(stream, text, lambda: link.post("took", number=one.number, count=len(data)))
+
+    one = link.follows.add(order.job.id, came, lambda _: None)
+    link.follow(one)

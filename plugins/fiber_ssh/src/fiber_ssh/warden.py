@@ -18,7 +18,7 @@ class Warden:
         lease: seconds that a host may be silent.
         expired: called with a host and how long it was silent.
         stale: called with a host whose connection shall be made again, for it has been silent for
-            a third of its lease.
+            half of its lease.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Warden:
             now = time.monotonic()
             with self._lock:
                 expired = self._table.look(now)
-                stale = [n for n, t in self._heard.items() if now - t > self._lease / 3]
+                stale = [n for n, t in self._heard.items() if now - t > self._lease / 2]
                 for name in stale:
                     del self._heard[name]
             for name in stale:

@@ -109,7 +109,7 @@ class Agent:
             run.beat_sent(self._beat)
             connection.send({"beat": self._beat})
         shortest = min(self._runs[str(c.owns)].lease for c in owners)
-        self._next_beat = now + min(1.0, shortest / 4)
+        self._next_beat = now + min(1.0, shortest / 8)
 
     # -- jobs
 
@@ -138,6 +138,12 @@ class Agent:
             for job in run.alive():
                 if job.settle():
                     self._tell(run, job)
+            if run.is_condemned and not run.alive():
+                run.forget_attached()
+                run.is_condemned = False
+                self._answer_waiting(run)
+                # whoever owns it may go on with it
+                run.is_over = not any(c.owns == run.id for c in self._connections)
             if run.is_over and not run.alive(detached=False):
                 run.forget_attached()
                 if not run.keeps_anything:
@@ -155,7 +161,7 @@ class Agent:
 
     def _answer_waiting(self, run: Run) -> None:
         for connection, number, waited in list(self._waiting):
-            if waited is run and not (run.is_condemned and run.alive()):
+            if waited is run:
                 self._waiting.remove((connection, number, waited))
                 connection.send({"id": number, "ok": {}})
 
@@ -280,24 +286,24 @@ class Agent:
 
     def _do_release(self, connection: Connection, message: Message) -> Message | None:
         """End the jobs of a run that are not detached; forget the run once they have ended."""
-        return self._finish(connection, message, detached=False)
-
-    def _do_cleanup(self, connection: Connection, message: Message) -> Message | None:
-        """End all jobs of a run and forget it."""
-        return self._finish(connection, message, detached=None)
-
-    def _finish(
-        self, connection: Connection, message: Message, *, detached: bool | None
-    ) -> Message | None:
         run = self._runs.get(str(message["run"]))
         if run is None:
             return {"ok": {}}
         run.is_over = True
-        if detached is None:
-            run.is_condemned = True
-            for job in run.jobs.values():
-                job.record["detached"] = False
-        for job in run.alive(detached=detached):
+        for job in run.alive(detached=False):
+            job.kill()
+        self._waiting.append((connection, int(message["id"]), run))
+        return None
+
+    def _do_cleanup(self, connection: Connection, message: Message) -> Message | None:
+        """End all jobs of a run and forget them, and the run if nobody owns it."""
+        run = self._runs.get(str(message["run"]))
+        if run is None:
+            return {"ok": {}}
+        run.is_condemned = True
+        for job in run.jobs.values():
+            job.record["detached"] = False
+        for job in run.alive():
             job.kill()
         self._waiting.append((connection, int(message["id"]), run))
         return None

@@ -1,0 +1,66 @@
+"""Programs that use ssh hosts, started by tests as users start them: ``python ssh_masters.py WHAT``.
+
+Each prints what it found as one line of JSON at the end, and says ``up`` with the workers' hosts and
+pids once it has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import fiber
+
+ITEMS = 400
+
+
+def where(_: int = 0) -> tuple[str, int]:
+    """The host and pid of the worker; others get the next ones."""
+    time.sleep(0.1)
+    return socket.gethostname(), os.getpid()
+
+
+def slow_square(number: int) -> int:
+    """A task that takes a while."""
+    time.sleep(0.02)
+    return number * number
+
+
+def read(path: str) -> tuple[str, str]:
+    """The host and what it finds in a file of its working directory."""
+    time.sleep(0.1)
+    return socket.gethostname(), Path(path).read_text()
+
+
+def squares(processes: int) -> None:
+    """A map that goes on while hosts and workers die; the end tells what came of it."""
+    with fiber.Pool(processes) as pool:
+        print("up", json.dumps(sorted(set(pool.map(where, range(40), chunksize=1)))), flush=True)
+        begin = time.monotonic()
+        found = pool.map(slow_square, range(ITEMS), chunksize=1)
+        good = found == [n * n for n in range(ITEMS)]
+        seconds = time.monotonic() - begin
+        after = sorted(set(pool.map(where, range(40), chunksize=1)))
+    print(json.dumps({"good": good, "seconds": seconds, "after": after}), flush=True)
+
+
+def wait(processes: int) -> None:
+    """Workers that run until somebody ends this program."""
+    with fiber.Pool(processes) as pool:
+        print("up", json.dumps(sorted(set(pool.map(where, range(40), chunksize=1)))), flush=True)
+        pool.map(time.sleep, [600] * processes, chunksize=1)
+
+
+def files(processes: int) -> None:
+    """What the hosts find in a file."""
+    with fiber.Pool(processes) as pool:
+        found = sorted(set(pool.map(read, ["data/words.txt"] * 20, chunksize=1)))
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    {"squares": squares, "wait": wait, "files": files}[sys.argv[1]](int(sys.argv[2]))
