@@ -10,7 +10,10 @@ LAYERS = ["fiber.model", "fiber.pending", "fiber.transport", "fiber.dispatch", "
 VALUES = {"fiber.light_values", "fiber.values"}
 # contracts and pure helpers that every layer may use; they import nothing of the layers but model
 SHARED = {*VALUES, "fiber._version", "fiber.abc", "fiber.exceptions", "fiber.hookspecs"}
-SDKS = {"docker", "kubernetes", "paramiko", "boto3", "botocore", "fiber_local"}
+SDKS = {
+    *("docker", "kubernetes", "paramiko", "boto3", "botocore"),
+    *("fiber_docker", "fiber_k8s", "fiber_local", "fiber_ssh"),
+}
 ONLY_IN_TRANSPORT = {"pynng"}
 
 
@@ -85,6 +88,17 @@ def test_no_backend_and_no_sdk_is_imported_by_the_core():
         if found.imported.split(".")[0] in SDKS
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("sdk", ["docker", "kubernetes", "paramiko", "fiber_docker", "fiber_ssh"])
+@pytest.mark.parametrize("form", ["import {}", "def f():\n    from {}.part import x as y"])
+def test_an_import_of_an_sdk_is_found_wherever_it_stands(sdk, form, tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text(form.format(sdk))
+
+    found = layout.imports("fiber.module", module)
+
+    assert {one.imported.split(".")[0] for one in found} & SDKS == {sdk}
 
 
 def test_pynng_is_imported_by_the_transport_alone():

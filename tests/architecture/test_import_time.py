@@ -5,11 +5,16 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {
     "click",
     "cryptography",
     "docker",
+    "fiber_docker",
+    "fiber_k8s",
     "fiber_local",
+    "fiber_ssh",
     "kubernetes",
     "numpy",
     "paramiko",
@@ -70,6 +75,18 @@ def test_it_loads_no_heavy_module():
     found = json.loads(python("-B", "-c", WATCH).stdout)
 
     assert HEAVY & {name.split(".")[0] for name in found["modules"]} == set()
+
+
+@pytest.mark.parametrize("sdk", ["docker", "kubernetes", "paramiko", "fiber_ssh"])
+def test_an_sdk_that_it_imports_is_noticed(sdk, tmp_path):
+    # whether it is installed or not: what is looked at is the name
+    (tmp_path / sdk).mkdir()
+    (tmp_path / sdk / "__init__.py").write_text("")
+    watch = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {sdk}\n{WATCH}"
+
+    found = json.loads(python("-B", "-c", watch).stdout)
+
+    assert HEAVY & {name.split(".")[0] for name in found["modules"]} == {sdk}
 
 
 def test_it_is_quick(record_property, request, capsys):

@@ -10,7 +10,7 @@ import layout
 MODULES = list(layout.modules(*layout.SOURCES))
 CORE = list(layout.modules(layout.CORE))
 BACKEND_WORDS = re.compile(
-    r"docker|k8s|kubernetes|paramiko|boto|fiber_local|fiber-local", re.IGNORECASE
+    r"docker|podman|k8s|kube|paramiko|\bssh\b|boto|fiber[_-](local|ssh)", re.IGNORECASE
 )
 
 
@@ -46,3 +46,24 @@ def test_a_module_says_what_it_is_for(name, path):
 @pytest.mark.parametrize("name,path", CORE, ids=[name for name, _ in CORE])
 def test_no_code_of_the_core_names_a_backend(name, path):
     assert [found for found in words_of_code(path) if BACKEND_WORDS.search(found[1])] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import docker",
+        "from docker.errors import ImageNotFound",
+        "import paramiko as p",
+        "import importlib; importlib.import_module('kubernetes.client')",
+        "def f():\n    from kubernetes import client",
+        "if backend == 'ssh': pass",
+        "DOCKER_HOST = 1",
+        "f(podman=True)",
+    ],
+)
+def test_a_backends_name_is_found_wherever_it_stands(source, tmp_path):
+    (tmp_path / "module.py").write_text(source)
+
+    words = [word for _, word in words_of_code(tmp_path / "module.py")]
+
+    assert any(BACKEND_WORDS.search(word) for word in words)
