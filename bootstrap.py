@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "fiber-bootstrap"
 PACKAGES = ("fiber_core", "plugins/fiber_local")
+# what the tests have besides; each backend's own tests have an environment of tox with its engine
+BACKENDS = ("plugins/fiber_docker", "plugins/fiber_ssh")
 # the tests send arrays, draw plots and look at the examples
 EXTRAS = {"train": "examples", "test": "examples,joblib,testing"}
 # how this repository runs its own tests, which is no matter of those who install the extra
@@ -75,7 +77,11 @@ def install(python: Path, extra: str) -> None:
         return
     print(f"installing fiber-core[{extra}] and fiber-local into {VENV}", flush=True)
     core, local = (str(ROOT / package) for package in PACKAGES)
-    more = RUNNERS if extra == EXTRAS["test"] else ()
+    more: list[str] = []
+    if extra == EXTRAS["test"]:
+        more += RUNNERS
+        for package in BACKENDS:
+            more += "-e", str(ROOT / package)
     pip(python, "install", "--quiet", "-e", f"{core}[{extra}]", "-e", local, *more)
     STAMP.write_text("\n".join([*done, extra]), encoding="utf-8")
 
@@ -83,7 +89,7 @@ def install(python: Path, extra: str) -> None:
 def fingerprint() -> str:
     """Changes when the packages' requirements or the Python do."""
     digest = hashlib.sha256(sys.version.encode())
-    for package in PACKAGES:
+    for package in (*PACKAGES, *BACKENDS):
         digest.update((ROOT / package / "pyproject.toml").read_bytes())
     digest.update(str(ROOT).encode())
     return digest.hexdigest()
