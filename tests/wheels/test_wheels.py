@@ -1,4 +1,4 @@
-"""Both distributions build, hold what they should, and work where there is no checkout."""
+"""All distributions build, hold what they should, and work where there is no checkout."""
 
 import email
 import json
@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"fiber-core": ROOT / "fiber_core", "fiber-local": ROOT / "plugins" / "fiber_local"}
-PACKAGES = {"fiber-core": "fiber", "fiber-local": "fiber_local"}
+BACKENDS = ("docker", "local", "ssh")
+FOLDERS = {
+    "fiber-core": ROOT / "fiber_core",
+    **{f"fiber-{name}": ROOT / "plugins" / f"fiber_{name}" for name in BACKENDS},
+}
+PACKAGES = {"fiber-core": "fiber", **{f"fiber-{name}": f"fiber_{name}" for name in BACKENDS}}
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(300)]
 
@@ -101,20 +105,25 @@ class TestWheel:
         assert wheels[name].name.endswith("-py3-none-any.whl")
 
 
-def test_both_have_the_same_version_and_each_pins_the_other(wheels):
+def test_all_have_the_same_version_and_pin_each_other(wheels):
     metadata = {
         name: email.message_from_string(read(wheel, ".dist-info/METADATA"))
         for name, wheel in wheels.items()
     }
     version = metadata["fiber-core"]["Version"]
 
-    assert metadata["fiber-local"]["Version"] == version
+    # who installs the core can begin at once, on this machine
     assert f"fiber-local=={version}" in metadata["fiber-core"].get_all("Requires-Dist")
-    assert f"fiber-core=={version}" in metadata["fiber-local"].get_all("Requires-Dist")
+    for name in BACKENDS:
+        assert metadata[f"fiber-{name}"]["Version"] == version
+        assert f"fiber-core=={version}" in metadata[f"fiber-{name}"].get_all("Requires-Dist")
 
 
-def test_the_local_backend_is_found_by_entry_point(wheels):
-    assert "local = fiber_local.plugin" in read(wheels["fiber-local"], "entry_points.txt")
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_is_found_by_entry_point(wheels, name):
+    points = read(wheels[f"fiber-{name}"], "entry_points.txt")
+
+    assert f"{name} = fiber_{name}.plugin" in points
 
 
 def test_installing_fiber_core_alone_brings_all_that_is_needed(python):
