@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any, Protocol
@@ -12,7 +13,13 @@ from typing import Any, Protocol
 from benchmarks.model import BASELINE, JUDGED, OURS
 
 #: distributions of those that take part when they are installed
-OTHERS = {"loky": "loky", "distributed": "distributed", "ipyparallel": "ipyparallel", "ray": "ray"}
+OTHERS = {
+    "loky": "loky",
+    "distributed": "distributed",
+    "ipyparallel": "ipyparallel",
+    "ray": "ray",
+    "pyspark": "pyspark",
+}
 
 
 class Session(Protocol):
@@ -29,8 +36,9 @@ class Session(Protocol):
 
 
 def installed() -> list[str]:
-    """The other frameworks that can be imported."""
-    return [name for name in OTHERS if importlib.util.find_spec(name) is not None]
+    """The other frameworks that can be imported, and run."""
+    found = [name for name in OTHERS if importlib.util.find_spec(name) is not None]
+    return [name for name in found if name != "pyspark" or shutil.which("java")]
 
 
 def slowness(contender: str) -> int:
@@ -215,6 +223,36 @@ def _ray(workers: int) -> Iterator[Session]:
         ray.shutdown()
 
 
+class _Spark(_Others):
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        given = list(items)
+        found: list[Any] = self._context.parallelize(given, len(given)).map(function).collect()
+        return found
+
+    def apply(self, function: Callable[[Any], Any], item: Any) -> Any:
+        return self.map(function, [item])[0]
+
+
+@contextlib.contextmanager
+def _pyspark(workers: int) -> Iterator[Session]:
+    from pyspark import SparkConf, SparkContext
+
+    settings = {
+        "spark.master": f"local[{workers}]",
+        "spark.app.name": "benchmarks",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        # nothing leaves this machine
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    with SparkContext(conf=SparkConf().setAll(list(settings.items()))) as context:
+        yield _Spark(context)
+
+
 _OPENERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Session]]] = {
     OURS: _fiber,
     BASELINE: _multiprocessing,
@@ -222,4 +260,5 @@ _OPENERS: dict[str, Callable[[int], contextlib.AbstractContextManager[Session]]]
     "distributed": _distributed,
     "ipyparallel": _ipyparallel,
     "ray": _ray,
+    "pyspark": _pyspark,
 }

@@ -21,9 +21,15 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": contenders.versions(),
-        "command": ["python", "-m", "benchmarks", *sys.argv[1:]],
+        "command": _command(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _command() -> list[str]:
+    spec = sys.modules["__main__"].__spec__
+    name = "benchmarks" if spec is None else spec.name.removesuffix(".__main__")
+    return ["python", "-m", name, *sys.argv[1:]]
 
 
 def load() -> list[float]:

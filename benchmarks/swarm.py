@@ -150,8 +150,11 @@ class _Worker(Worker):
 
     def go_on(self) -> None:
         """Do all that is there."""
-        while self._inbox or (message := self.link.receive(timeout=0)) is not None:
-            self._take(self._inbox.popleft() if self._inbox else message)
+        while True:
+            message = self._inbox.popleft() if self._inbox else self.link.receive(timeout=0)
+            if message is None:
+                return
+            self._take(message)
 
     def _never(self) -> Any:
         msg = "the master is gone"

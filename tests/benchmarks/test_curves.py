@@ -1,0 +1,67 @@
+"""Every curve is measured and drawn, with so little to do that nothing is said of speed."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import curves
+from benchmarks.curves import evolution, point
+
+ROOT = Path(__file__).parents[2]
+CONTENDERS = {"fiber", "multiprocessing"}
+
+
+def run(name, folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.curves", name, "--tiny", "--out", folder, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", curves.NAMES)
+def test_a_curve_is_written_with_what_it_depends_on_and_drawn(name, tmp_path):
+    run(name, tmp_path)
+
+    found = json.loads((tmp_path / f"bench-{name}.json").read_text())
+    about = found["machine"]
+    assert about["command"][:3] == ["python", "-m", "benchmarks.curves"]
+    assert about["versions"]["fiber-core"]
+    assert {"cpus", "load_before", "load_after", "date"} <= set(about)
+    assert "error" not in json.dumps(found)
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert (tmp_path / f"bench-{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_ideal_generation_is_that_of_workers_that_never_wait():
+    alone, many = evolution.ideal(1, 0, 50), evolution.ideal(50, 0, 50)
+    seconds = [evolution.seconds_of(seed) for seed in range(50)]
+
+    assert alone == pytest.approx(sum(seconds))
+    assert many == max(seconds)
+    assert max(seconds) < evolution.ideal(7, 0, 50) < sum(seconds) / 7 + max(seconds)
+
+
+def test_roll_outs_take_what_they_are_said_to_take_on_average():
+    seconds = [evolution.seconds_of(seed) for seed in range(5_000)]
+
+    assert sum(seconds) / len(seconds) == pytest.approx(evolution.MEAN, rel=0.05)
+
+
+def test_a_point_that_takes_too_long_is_ended_and_told():
+    # starting a program takes longer than this
+    with pytest.raises(point.PointError, match="no answer within 0 s"):
+        point.measure("benchmarks.curves.evolution", {}, 0.001)
+
+
+def test_a_point_that_fails_tells_why():
+    with pytest.raises(point.PointError, match="No module named 'no_such_module'"):
+        point.measure("no_such_module", {}, 50)
