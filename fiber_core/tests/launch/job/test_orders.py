@@ -1,0 +1,41 @@
+"""What the supervisor of a job is told, and where it finds its parent."""
+
+from fiber import values
+from fiber.launch.bootstrap import Instructions
+from fiber.launch.job.orders import Orders, supervisor_ident
+from fiber.transport.identity import Credentials
+
+INSTRUCTIONS = Instructions(
+    credentials=Credentials.new(),
+    urls=("tls+tcp://10.0.0.1:5000", "tls+tcp://10.1.0.1:5000"),
+    ident="0a1b2c3d",
+    directory="/run/x",
+    processes=2,
+    max_frame=2**22,
+)
+ORDERS = Orders(
+    instructions=INSTRUCTIONS, name="a job", lease=30.0, silence=None, cpu=0.5, memory=100
+)
+
+
+def test_they_come_as_they_were():
+    assert Orders.decode(ORDERS.encode()) == ORDERS
+
+
+def test_the_secret_is_in_no_text_of_them():
+    assert INSTRUCTIONS.credentials.key.hex() not in repr(ORDERS)
+
+
+def test_without_a_way_the_parent_is_dialled_where_it_says():
+    assert ORDERS.by_way_of("") == ORDERS
+
+
+def test_with_one_it_is_dialled_there_first_and_by_everybody():
+    told = ORDERS.by_way_of("127.0.0.1:99").instructions
+    assert told.urls == ("tls+tcp://127.0.0.1:99", *INSTRUCTIONS.urls)
+    assert told.forwards == {INSTRUCTIONS.urls[0]: "tls+tcp://127.0.0.1:99"}
+    assert values.evolve(told, urls=INSTRUCTIONS.urls, forwards={}) == INSTRUCTIONS
+
+
+def test_a_supervisor_has_an_identity_of_its_own():
+    assert supervisor_ident("0a1b2c3d") not in {INSTRUCTIONS.ident_of(index) for index in range(2)}

@@ -1,0 +1,126 @@
+"""What supervisors and platforms say of a job, brought together."""
+
+import signal
+
+import pytest
+
+from fiber.launch import reports
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+
+RUNS = ProcessStatus(index=0, state=JobState.RUNNING, pid=7)
+DONE = ProcessStatus(
+    index=1,
+    state=JobState.SUCCEEDED,
+    pid=8,
+    reason=Reason(ReasonKind.EXIT, 0),
+    exit_code=0,
+)
+SUPERVISOR = ProcessStatus(index=0, state=JobState.RUNNING, pid=6)
+REPORTED = JobStatus(state=JobState.RUNNING, host="by itself", processes=(RUNS, DONE))
+
+
+def ended(code, kind=ReasonKind.EXIT, **more):
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    number = None if code is None else code
+    return JobStatus(state=state, exit_code=code, reason=Reason(kind, number), **more)
+
+
+class TestWhileItRuns:
+    def test_the_platforms_process_is_the_supervisor_and_is_not_told(self):
+        platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
+        assert reports.during(None, platform) == JobStatus(state=JobState.RUNNING, host="node 1")
+
+    def test_the_supervisors_processes_and_the_platforms_host_count(self):
+        platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
+        found = reports.during(REPORTED, platform)
+        assert (found.host, found.processes) == ("node 1", (RUNS, DONE))
+
+    def test_a_job_that_is_frozen_as_a_whole_is_suspended_in_what_lives_of_it(self):
+        found = reports.during(REPORTED, JobStatus(state=JobState.SUSPENDED))
+        assert found.state is JobState.SUSPENDED
+        assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
+
+    def test_unknown_keeps_what_was_known(self):
+        found = reports.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
+        assert (found.state, found.processes) == (JobState.UNKNOWN, (RUNS, DONE))
+
+
+class TestEndsWithoutReport:
+    def test_what_runs_has_ended_as_the_platform_says_and_what_had_ended_stays(self):
+        found = reports.of_platform(ended(137, message="gone", processes=(SUPERVISOR,)), REPORTED)
+        first, second = found.processes
+        assert (found.exit_code, found.host) == (-9, "by itself")
+        assert (first.exit_code, first.reason, first.message) == (
+            -9,
+            Reason(ReasonKind.SIGNAL, 9),
+            "gone",
+        )
+        assert second == DONE
+
+    @pytest.mark.parametrize(
+        "kind", [ReasonKind.OOM, ReasonKind.EVICTED, ReasonKind.PREEMPTED, ReasonKind.NODE_LOST]
+    )
+    def test_reasons_that_only_a_platform_knows_stay(self, kind):
+        found = reports.of_platform(ended(137, kind), REPORTED)
+        assert found.reason.kind is found.processes[0].reason.kind is kind
+        assert found.exit_code == -9
+
+    def test_a_job_that_was_ended_before_it_ran_ended_by_that(self):
+        taken = JobStatus(state=JobState.FAILED)
+        asked = {int(signal.SIGTERM), int(signal.SIGKILL)}
+        assert reports.of_platform(taken, None, asked=asked).exit_code == -9
+        assert reports.of_platform(taken, None, asked={int(signal.SIGTERM)}).exit_code == -15
+        assert reports.of_platform(taken, None, asked={int(signal.SIGUSR1)}).exit_code is None
+
+    def test_codes_of_programs_are_left_alone(self):
+        assert reports.of_platform(ended(127), None).exit_code == 127
+        assert reports.of_platform(ended(255), None).exit_code == 255
+        assert reports.of_platform(ended(0), None).exit_code == 0
+
+
+def test_a_lost_lease_ends_what_lived():
+    found = reports.lost(REPORTED, host="node 1", words="nothing was heard")
+    assert (found.state, found.reason) == (JobState.FAILED, Reason(ReasonKind.LEASE))
+    assert [p.state for p in found.processes] == [JobState.FAILED, JobState.SUCCEEDED]
+    assert not found.reason.counts_as_attempt
+    assert reports.lost(None, host="", words="w").host is None
+
+
+class TestDiagnosis:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "/usr/bin/python3: No module named fiber",
+            "Error while finding module specification for 'x' (No module named 'fiber')",
+            "ModuleNotFoundError: No module named 'fiber.launch.job'",
+        ],
+    )
+    def test_fiber_is_missing(self, line):
+        found = reports.diagnose(ended(1, host="node 1"), ["something", line])
+        assert "fiber is not installed in the Python of node 1" in found
+        assert "pip install 'fiber-core==" in found
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "sh: 1: python3: not found",
+            "bash: line 1: python3: command not found",
+            'exec: "python3": executable file not found in $PATH: unknown',
+            "/nowhere/python3 cannot be started: No such file or directory",
+            "cannot run 'python3': No such file or directory",
+            "env: 'python3': No such file or directory",
+        ],
+    )
+    def test_python_is_missing(self, line):
+        found = reports.diagnose(ended(127, host="node 1", message=line), [])
+        assert "python3 on node 1; install Python" in found
+
+    def test_a_platforms_own_words_are_told(self):
+        status = JobStatus(
+            state=JobState.FAILED, reason=Reason(ReasonKind.IMAGE), message="no such image: x"
+        )
+        assert reports.diagnose(status, []) == "IMAGE: no such image: x"
+
+    def test_whatever_else_it_was_the_last_lines_are_told(self):
+        found = reports.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
+        assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
