@@ -9,14 +9,29 @@ import time
 import pytest
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
-from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest, Volume
+from fiber.model import (
+    BackendContext,
+    JobSpec,
+    JobState,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Volume,
+)
 from fiber.testing import programs
+from fiber_docker.backend import DockerBackend
+from fiber_docker.config import DockerConfig
 
 
 def said(answer):
     status, lines = answer
     assert status.state is JobState.SUCCEEDED, (status, lines)
     return lines
+
+
+def accept(listener):
+    connection, _ = listener.accept()
+    connection.close()
 
 
 class TestSettings:
@@ -72,13 +87,22 @@ class TestSettings:
 
         assert (labels["team"], labels["fiber.name"]) == ("x", "n")
 
-    def test_nothing_of_this_host_is_mounted_unasked(self, open_backend, engine, run_id):
-        job = open_backend().submit(
-            JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
+    @pytest.mark.parametrize(
+        "shared,entry,count",
+        [("programs", None, 1), ("programs", "x:y", 0), ("none", None, 0), ("all", "x:y", 1)],
+    )
+    def test_nothing_is_mounted_unasked_but_the_engine_for_programs(
+        self, open_backend, engine, run_id, shared, entry, count
+    ):
+        backend = open_backend(share_engine=shared)
+        argv = ("python3", "-c", "import signal; signal.pause()")
+        job = backend.submit(
+            JobSpec(run_id=run_id, name="n", argv=argv, image=engine.image, entry=entry)
         )
 
         with contextlib.closing(engine.docker()) as client:
-            assert client.api.inspect_container(job.id)["Mounts"] == []
+            mounts = client.api.inspect_container(job.id)["Mounts"]
+        assert [mount["Destination"] for mount in mounts] == ["/var/run/docker.sock"] * count
 
 
 class TestNetwork:
@@ -89,7 +113,7 @@ class TestNetwork:
                 backend = open_backend(network="fiber-user-net")
                 (gateway,) = backend._facts.gateways
                 with socket.create_server((gateway, 0)) as listener:
-                    thread = threading.Thread(target=listener.accept)
+                    thread = threading.Thread(target=accept, args=(listener,))
                     thread.start()
                     port = listener.getsockname()[1]
                     code = f"import socket; socket.create_connection(('{gateway}', {port}), 20)"
@@ -144,8 +168,9 @@ class TestFailures:
         with pytest.raises(Exception, match="'gizmo' devices"):
             run(open_backend(), "true", resources=ResourceRequest(devices={"gizmo": 1}))
 
-    def test_an_engine_that_is_not_there_is_named_within_seconds(self, open_backend, run):
-        backend = open_backend(host="unix:///nowhere/docker.sock")
+    def test_an_engine_that_is_not_there_is_named_within_seconds(self):
+        config = DockerConfig(host="unix:///nowhere/docker.sock")
+        backend = DockerBackend(BackendContext(config=config))
         since = time.monotonic()
 
         with pytest.raises(BackendUnavailableError, match=r"/nowhere/docker\.sock.*DOCKER_HOST"):

@@ -11,11 +11,13 @@ from fiber_docker.backend import DockerBackend
 from fiber_docker.config import DockerConfig
 
 
+@pytest.mark.timeout(300)
 class TestDockerBackend(BackendConformance):
     python = "python3"
     image = "fiber-test"
     # a container takes a while on a machine that is busy with other tests
-    patience = 40.0
+    patience = 60.0
+    many = 16
 
     @pytest.fixture
     def backend(self, reopen, context):

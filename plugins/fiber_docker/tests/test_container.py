@@ -61,7 +61,7 @@ class TestProgram:
     def test_variables_are_set_and_taken_away(self):
         env = made(env={"A": "1=2", "B": ""}, unset_env=frozenset({"C", "A"})).body["Env"]
 
-        assert env == ["A=1=2", "B=", "C"]
+        assert env == ["A=1=2", "B=", "_FIBER_DOCKER=alone", "C"]
 
 
 class TestPlace:
@@ -121,6 +121,7 @@ class TestPlace:
         (mount,) = made(around=around).body["HostConfig"]["Mounts"]
 
         assert mount["Source"] == mount["Target"] == "/var/run/docker.sock"
+        assert "_FIBER_DOCKER=shared" in made(around=around).body["Env"]
 
 
 @pytest.mark.parametrize("name", ["", "a", "-x-", 'My Job/№ 1: "q" ' + "x" * 90, "PoolWorker-1"])

@@ -29,6 +29,7 @@ from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import Surroundings
 from fiber_docker.devices import Devices
+from fiber_docker.endpoint import as_seen_here
 from fiber_docker.feed import Feed
 from fiber_docker.graces import Graces
 from fiber_docker.images import Images
@@ -55,6 +56,7 @@ class DockerBackend(Backend):
 
     def __init__(self, context: BackendContext) -> None:
         config = context.config if isinstance(context.config, DockerConfig) else DockerConfig()
+        config = as_seen_here(config, os.environ)
         self._context = context
         self._config = config
         self._client = Client(config)
@@ -280,8 +282,16 @@ class DockerBackend(Backend):
             master=master_mark(),
             owner=_owner(),
             hosts=hosts,
-            engine_socket="/var/run/docker.sock" if self._config.share_engine else None,
+            engine_socket=self._socket_for(spec),
         )
+
+    def _socket_for(self, spec: JobSpec) -> str | None:
+        """The engine's socket on its machine, for jobs that are to have it."""
+        shared = self._config.share_engine
+        if shared == "none" or (shared == "programs" and spec.entry is not None):
+            return None
+        scheme, _, path = self._client.url.partition("://")
+        return path if scheme == "unix" else None
 
     def _watch(self, run_id: str) -> Watch:
         with self._lock:
@@ -295,6 +305,7 @@ class DockerBackend(Backend):
                     look=self._looks.status,
                     last_words=self._starter.last_words,
                     running=self._feed.running,
+                    is_remade=self._starter.is_remade,
                 )
                 self._watches[run_id] = watch
             return watch

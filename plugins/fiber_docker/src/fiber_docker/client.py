@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import docker
 import requests
 import urllib3
+from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError, UnknownJobError
@@ -50,7 +51,7 @@ class Client:
         self._lock = threading.Lock()
         self._api: Any = None
         #: how the engine is named in messages
-        self.url = config.host or os.environ.get("DOCKER_HOST") or "its default address"
+        self.url = config.host or os.environ.get("DOCKER_HOST") or f"unix://{endpoint.SOCKET}"
 
     # -- connecting
 
@@ -85,7 +86,11 @@ class Client:
             podman = endpoint.podman_socket(environ)
             if podman is not None:
                 environ["DOCKER_HOST"] = podman
-        self.url = environ.get("DOCKER_HOST") or self.url
+        named = environ.get("DOCKER_HOST") or ContextAPI.kwargs_from_context(
+            environment=environ
+        ).get("base_url")
+        # the SDK's own word for a socket has one more scheme before it
+        self.url = (named or self.url).removeprefix("http+")
         if self.url.startswith("unix://"):
             # the SDK would try three times and leave three sockets
             with socket.socket(socket.AF_UNIX) as probe:

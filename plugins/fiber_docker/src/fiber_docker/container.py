@@ -17,6 +17,7 @@ import attrs
 
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
+from fiber_docker.endpoint import ALONE, MARK, SHARED, SOCKET
 
 __all__ = ["Plan", "Surroundings", "plan"]
 
@@ -77,6 +78,7 @@ def plan(
             without Python.
     """
     argv, stdin, env = _program(spec, config, wrapped=wrapped)
+    env[MARK] = ALONE if around.engine_socket is None else SHARED
     # Fiber's own supervisor, a program under our first process, or a program that is the first
     kind = "process" if spec.entry is not None else "program" if wrapped else "bare"
     body: dict[str, Any] = {
@@ -190,7 +192,7 @@ def _host(spec: JobSpec, config: DockerConfig, around: Surroundings) -> dict[str
         host["ExtraHosts"] = hosts
     mounts = list(_mounts((*_written(config.volumes), *spec.volumes)))
     if around.engine_socket is not None:
-        socket = {"Type": "bind", "Source": around.engine_socket, "Target": "/var/run/docker.sock"}
+        socket = {"Type": "bind", "Source": around.engine_socket, "Target": SOCKET}
         mounts.append(socket)
     if mounts:
         host["Mounts"] = mounts

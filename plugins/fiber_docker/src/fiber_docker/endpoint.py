@@ -7,11 +7,43 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import attrs
+
 from fiber_docker.config import DockerConfig
 
-__all__ = ["has_default_socket", "is_visible", "names_an_engine", "podman_socket"]
+__all__ = [
+    "ALONE",
+    "MARK",
+    "SHARED",
+    "SOCKET",
+    "as_seen_here",
+    "has_default_socket",
+    "is_alone",
+    "is_visible",
+    "names_an_engine",
+    "podman_socket",
+]
 
-_SOCKET = "/var/run/docker.sock"
+#: where an engine listens that was installed as usual, and where jobs find one that is shared
+SOCKET = "/var/run/docker.sock"
+#: set in the containers of jobs to one of the next two
+MARK = "_FIBER_DOCKER"
+#: it was given no engine
+ALONE = "alone"
+#: it was given the engine's socket
+SHARED = "shared"
+
+
+def is_alone(environ: Mapping[str, str]) -> bool:
+    """True in the container of a job that was given no engine."""
+    return environ.get(MARK) == ALONE
+
+
+def as_seen_here(config: DockerConfig, environ: Mapping[str, str]) -> DockerConfig:
+    """The settings as they hold in this process: a job has its master's, and another place."""
+    if environ.get(MARK) != SHARED:
+        return config
+    return attrs.evolve(config, host=f"unix://{SOCKET}", context=None, address=None)
 
 
 def is_visible(config: DockerConfig, environ: Mapping[str, str]) -> bool:
@@ -37,7 +69,7 @@ def podman_socket(environ: Mapping[str, str]) -> str | None:
 
 def has_default_socket() -> bool:
     """True where Docker's own socket is."""
-    return Path(_SOCKET).exists()
+    return Path(SOCKET).exists()
 
 
 def names_an_engine(config: DockerConfig, environ: Mapping[str, str]) -> bool:

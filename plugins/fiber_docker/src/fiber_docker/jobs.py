@@ -65,6 +65,8 @@ class Starter:
         self._doomed: set[str] = set()
         self._pumps: dict[str, Pump] = {}
         self._mine: dict[str, JobSpec] = {}
+        #: jobs whose first container was removed for another
+        self._remade: set[str] = set()
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
         """Create a job's container, and have it started.
@@ -120,6 +122,11 @@ class Starter:
         """A job is to be killed, and may not be started yet."""
         with self._lock:
             self._doomed.add(job_id)
+
+    def is_remade(self, job_id: str) -> bool:
+        """True for a job whose first container was removed for another."""
+        with self._lock:
+            return job_id in self._remade
 
     def give_up(self, job: Job) -> None:
         """A job is killed that has no container yet."""
@@ -243,6 +250,8 @@ class Starter:
         bare = plan(spec, self._config, around, wrapped=False)
         host = wanted.body["HostConfig"]
         bare = attrs.evolve(bare, name=wanted.name, body={**bare.body, "HostConfig": host})
+        with self._lock:
+            self._remade.add(job.id)
         try:
             self._client.remove(job.id)
             self._create(bare, around.image)

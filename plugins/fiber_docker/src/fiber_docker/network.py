@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.address import Facts
 from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
+from fiber_docker.endpoint import as_seen_here
 
 __all__ = ["facts_of", "find"]
 
@@ -29,6 +31,7 @@ def find(config: DockerConfig) -> Facts:
     Raises:
         BackendUnavailableError: it cannot be asked.
     """
+    config = as_seen_here(config, os.environ)
     if config.address is not None:
         return Facts(address=config.address, network=config.network)
     with contextlib.closing(Client(config)) as client:

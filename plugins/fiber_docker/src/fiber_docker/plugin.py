@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from fiber.abc import Backend
@@ -61,10 +62,10 @@ def fiber_listen_address(
         return None
     config = peers.config if isinstance(peers.config, DockerConfig) else DockerConfig()
     from fiber_docker.address import choose
-    from fiber_docker.endpoint import is_visible
+    from fiber_docker.endpoint import is_alone, is_visible
 
-    if config.address is None and not is_visible(config, peers.environ):
-        # a job that was given no engine: its peers reach it where they reach any container
+    if is_alone(peers.environ) or not is_visible(config, peers.environ):
+        # its peers reach a job where they reach any container
         return None
     from fiber_docker.network import find
 
@@ -72,6 +73,12 @@ def fiber_listen_address(
 
 
 def _load(context: BackendContext) -> Backend:
+    from fiber_docker.endpoint import is_alone
+
+    if is_alone(os.environ):
+        from fiber_docker.inside import InsideBackend
+
+        return InsideBackend(context)
     from fiber_docker.backend import DockerBackend
 
     return DockerBackend(context)

@@ -42,6 +42,7 @@ class Watch:
         look: asks the engine for the status of a container that ended, by its id and labels.
         last_words: the last lines of a job, where they came here.
         running: the jobs of the run that were seen to run, and not to end.
+        is_remade: whether a job had a container before its own, whose removal means nothing.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Watch:
         look: Callable[[str, Mapping[str, str]], JobStatus],
         last_words: Callable[[str], tuple[str, ...]],
         running: Callable[[str], list[Job]],
+        is_remade: Callable[[str], bool],
     ) -> None:
         self._client = client
         self._backend = backend
@@ -62,6 +64,7 @@ class Watch:
         self._look = look
         self._last_words = last_words
         self._running = running
+        self._is_remade = is_remade
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
         self._closed = threading.Event()
@@ -164,7 +167,7 @@ class Watch:
             self._publish(job, with_words(status, self._last_words(job.id)))
         elif action == "oom":
             self._oom.add(container)
-        elif action in _REMOVED:
+        elif action in _REMOVED and not self._is_remade(job.id):
             self._publish(job, _REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
