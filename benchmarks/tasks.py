@@ -56,3 +56,15 @@ def read(items: Any, ready: Any, go: Any, done: Any) -> None:
     while items.get() is not None:
         count += 1
     done.put(count)
+
+
+def read_last(array: Any, item: int) -> tuple[int, int]:
+    """Who did it, and something read from the end of an array."""
+    # long enough for every worker to take part
+    time.sleep(0.02)
+    return os.getpid(), int(array[-1]) + item
+
+
+def read_shared(handle: Any, item: int) -> tuple[int, int]:
+    """The same of an array that is shared."""
+    return read_last(handle.value, item)

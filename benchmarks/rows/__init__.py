@@ -8,7 +8,18 @@ from typing import cast
 from benchmarks.model import Row
 
 #: in the order in which they are printed
-NAMES = ("overhead", "noop", "apply", "payload", "closure", "queue", "start", "scale", "growth")
+NAMES = (
+    "overhead",
+    "noop",
+    "apply",
+    "payload",
+    "closure",
+    "broadcast",
+    "queue",
+    "start",
+    "scale",
+    "growth",
+)
 
 
 def load(name: str) -> Row:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import rows
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"closure": "numpy"}
+MODULES = {"broadcast": "numpy", "closure": "numpy"}
 
 
 def run(*arguments):

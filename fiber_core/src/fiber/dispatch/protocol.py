@@ -85,10 +85,11 @@ class Done:
 
 def digest(segments: Sequence[wire.Buffer]) -> bytes:
     """What a pickled function is called by."""
-    whole = hashlib.blake2b(digest_size=DIGEST)
+    # processors have instructions for it: half the time of others for a large function
+    whole = hashlib.sha256()
     for segment in segments:
         whole.update(segment)
-    return whole.digest()
+    return whole.digest()[:DIGEST]
 
 
 def read_tasks(body: memoryview) -> tuple[Tasks, memoryview]:
