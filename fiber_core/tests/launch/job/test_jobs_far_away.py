@@ -228,6 +228,15 @@ class TestJobsThatNeverComeUp:
         with pytest.raises(StartError, match="pip install 'fiber-core=="):
             process.join(60)
 
+    def test_another_version_of_fiber_is_told_by_both_names(self, far):
+        (far.site / "sitecustomize.py").write_text(
+            "import fiber._version\nfiber._version.__version__ = '99.1'\n"
+        )
+        process = start(square, 1)
+        with pytest.raises(StartError, match=r"fiber is .* and 99\.1 on .*pip install"):
+            process.join(60)
+        assert child_of(process).status.state is JobState.FAILED
+
     def test_no_python_at_all_is_an_error_of_a_pool_too(self, far):
         far.use(far_python="/nowhere/python3")
         began = time.monotonic()
