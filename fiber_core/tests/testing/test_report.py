@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from fiber.testing.report import levels
+from fiber.testing.report import as_text, levels
 
 SUBJECT = """
 import pytest
@@ -111,3 +111,13 @@ def test_a_class_can_run_some_levels_only(tmp_path):
     (subject,) = results["subjects"]
     skipped = [test for test in subject["tests"] if test["outcome"] == "skipped" and test["level"]]
     assert skipped[0]["reason"] == "TestMine runs levels [2] only"
+
+
+def test_results_are_a_line_a_test():
+    tests = [{"name": "a", "measured": {"x": 1, "y": [1, 2]}}, {"name": "b\n    c"}]
+    results = {"format": 1, "subjects": [{"kit": "backend", "capabilities": ["a"], "tests": tests}]}
+
+    text = as_text(results)
+
+    assert json.loads(text) == results
+    assert len([line for line in text.splitlines() if '"name"' in line]) == 2

@@ -121,8 +121,10 @@ def _environment() -> dict[str, str]:
 
 def save(results: Mapping[str, Any], path: Path) -> None:
     """Write results to a file."""
+    from fiber.testing.report import as_text
+
     try:
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        path.write_text(as_text(results), encoding="utf-8")
     except OSError as error:
         msg = f"the results cannot be written to {path}: {error.strerror}"
         raise FiberError(msg) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,13 @@ from fiber._version import __version__
 if TYPE_CHECKING:
     from fiber.testing.kit.base import Facts
 
-__all__ = ["Recorder", "pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
+__all__ = [
+    "Recorder",
+    "as_text",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+]
 
 #: version of the layout of the results
 FORMAT = 1
@@ -78,6 +85,18 @@ def levels(words: str) -> set[int]:
     return found
 
 
+def as_text(results: Mapping[str, Any]) -> str:
+    """Results as JSON, a line a test, so that two files of them can be compared."""
+    lines: list[str] = []
+    for line in json.dumps(results, indent=1).splitlines():
+        # what is deeper than a test belongs to its line
+        if line.startswith("    ") and not line.startswith("    {"):
+            lines[-1] += (" " if lines[-1].endswith(",") else "") + line.strip()
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 class Recorder:
     """Collects the reports of kits' tests, and writes them when the session ends.
 
@@ -127,16 +146,18 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Write the file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self.results(), indent=1) + "\n", encoding="utf-8")
+        self._path.write_text(as_text(self.results()), encoding="utf-8")
 
     def results(self) -> dict[str, Any]:
-        """All results so far."""
+        """All results so far, each subject's tests by level and name."""
+        for subject in self._subjects.values():
+            subject["tests"].sort(key=lambda test: (test["level"] or 0, test["name"]))
         return {
             "format": FORMAT,
             "fiber": __version__,
             "python": platform.python_version(),
             "platform": sys.platform,
-            "subjects": list(self._subjects.values()),
+            "subjects": [self._subjects[key] for key in sorted(self._subjects)],
         }
 
 
