@@ -123,10 +123,7 @@ class Sources:
                 stem = name if is_folder else name.partition(".")[0]
                 if stem.isidentifier() and (is_folder or name.endswith((".py", *_EXTENSIONS))):
                     found.add(stem)
-        for finder in sys.meta_path:
-            # what our own parent offers us we offer as well
-            found |= getattr(finder, "offered", frozenset())
-        return frozenset(found - self._fibers())
+        return frozenset((found | self._passed_on()) - self._fibers())
 
     def module(self, name: str) -> dict[str, Any]:
         """What a job needs to know of a module; nothing where it is not offered."""
@@ -141,7 +138,7 @@ class Sources:
         if found.content is not None:
             return self._told(found, found.content, found.content)
         if found.origin is None:
-            return self._namespace(found)
+            return self._namespace(name, found)
         path = Path(found.origin)
         if self._is_installed(found.origin) or (self._root_of(path) is None and loaded is None):
             return {}
@@ -159,7 +156,9 @@ class Sources:
             return self._told(found, content, content)
         return self._told(found, content, path)
 
-    def _namespace(self, found: _Found) -> dict[str, Any]:
+    def _namespace(self, name: str, found: _Found) -> dict[str, Any]:
+        if found.locations is not None and name.partition(".")[0] in self._passed_on():
+            return {"path": None, "package": True, "digest": None}
         for location in found.locations or ():
             if self._root_of(Path(location)) is not None and not self._is_installed(location):
                 return {"path": None, "package": True, "digest": None}
@@ -244,6 +243,10 @@ class Sources:
         root = self._root_of(path)
         why = None if root is None else self._ignores[root].why(path, is_folder=path.is_dir())
         return None if why is None else (why.file, why.pattern)
+
+    def _passed_on(self) -> set[str]:
+        """What our own parent offers us we offer as well."""
+        return {name for finder in sys.meta_path for name in getattr(finder, "offered", ())}
 
     def _fibers(self) -> frozenset[str]:
         """What is installed with Fiber itself, wherever it lies: each host has its own."""

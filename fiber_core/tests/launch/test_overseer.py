@@ -1,0 +1,345 @@
+"""A parent and the supervisors of its jobs: whose word counts, who is told what, who is given up."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dispatch_world import until
+from fiber import values
+from fiber.exceptions import BackendUnavailableError, WireError
+from fiber.launch import overseer as module
+from fiber.launch.bootstrap import Instructions
+from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
+from fiber.launch.overseer import Overseer
+from fiber.launch.supervisor import messages
+from fiber.launch.supervisor.protocol import Decoder, encode
+from fiber.model import (
+    BackendInfo,
+    Capabilities,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+)
+from fiber.transport.identity import Credentials
+from fiber.transport.reactor import Timer
+from fiber.transport.wire import Kind, Message
+
+RUNS = JobStatus(
+    state=JobState.RUNNING,
+    host="itself",
+    processes=(ProcessStatus(index=0, state=JobState.RUNNING, pid=9),),
+)
+EXITED = JobStatus(
+    state=JobState.FAILED, exit_code=3, reason=Reason(ReasonKind.EXIT, 3), host="itself"
+)
+KILLED = JobStatus(
+    state=JobState.FAILED, exit_code=137, reason=Reason(ReasonKind.EXIT, 137), host="node"
+)
+
+
+class FakeChild:
+    def __init__(self):
+        self.ident, self.name, self.host = "0a1b2c3d", "a process", "node"
+        self.job = Job(id="1", name=self.name, run_id="r", backend="b")
+        self.failures = []
+
+    def never_came(self, why):
+        self.failures.append(why)
+
+
+class FakePeer:
+    def __init__(self, ident):
+        self.ident, self.sent = ident, []
+
+    def send(self, kind, target, number, segments=()):
+        said = []
+        for segment in segments:
+            decoder = Decoder()
+            decoder.feed(bytes(segment))
+            said += decoder.messages()
+        self.sent.append((kind, *said))
+
+
+class FakeReactor:
+    """Timers by a clock that a test advances."""
+
+    def __init__(self):
+        self.now, self.timers = 0.0, []
+
+    def call_later(self, delay, action):
+        timer = Timer(self.now + delay, action)
+        self.timers.append(timer)
+        return timer
+
+    def advance(self, seconds):
+        self.now += seconds
+        due = [timer for timer in self.timers if timer.when <= self.now]
+        self.timers = [timer for timer in self.timers if timer.when > self.now]
+        for timer in due:
+            if timer.action is not None:
+                timer.action()
+
+
+class FakeBackend:
+    def __init__(self):
+        self.killed = []
+        self.lines = []
+        self.error = None
+
+    def kill(self, job):
+        self.killed.append(job.id)
+        if self.error is not None:
+            raise self.error
+
+    def logs(self, job, tail):
+        return iter(self.lines[-tail:])
+
+
+class World:
+    def __init__(self, *, near=False, **capabilities):
+        self.told = []
+        self.clock = 0.0
+        self.backend = FakeBackend()
+        self.reactor = FakeReactor()
+        self.runtime = SimpleNamespace(
+            lease=5.0,
+            closing=False,
+            info=BackendInfo(
+                name="b",
+                near=near,
+                load=lambda _: None,
+                capabilities=Capabilities(same_host=True, **capabilities),
+            ),
+            endpoint=SimpleNamespace(on_refused=None),
+            reactor=self.reactor,
+            backend=self.backend,
+        )
+        self.overseer = Overseer(self.runtime, self.tell)
+        self.child = FakeChild()
+        self.overseer.expect(self.child)
+        self.peer = FakePeer(supervisor_ident(self.child.ident))
+
+    def tell(self, child, status):
+        assert child is self.child
+        self.told.append(status)
+        if status.state.is_terminal:
+            self.overseer.forget(child)
+
+    def says(self, message, kind=Kind.CAST, peer=None):
+        peer = peer or self.peer
+        self.overseer.on_message(peer, Message(kind, 0, 1, memoryview(encode(message))))
+
+    def platform(self, status):
+        found = self.overseer.observed(self.child, status)
+        if found is not None:
+            self.tell(self.child, found)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def reported(status):
+    return messages.StatusChanged(job_id="0a1b2c3d", status=status)
+
+
+class TestSpecs:
+    SPEC = JobSpec(
+        run_id="r",
+        name="n",
+        argv=("/here/python", "-W", "error", "-m", "m"),
+        entry="e:f",
+        cwd="/here",
+        processes=3,
+        resources=ResourceRequest(cpu=2, memory=100),
+    )
+    TOLD = Instructions(
+        credentials=Credentials.new(),
+        urls=("u",),
+        ident="i",
+        directory="/d",
+        processes=3,
+        max_frame=2**20,
+    )
+
+    def test_a_backend_that_starts_programs_is_given_one(self, world):
+        spec = world.overseer.supervised(self.SPEC, self.TOLD)
+        assert spec.argv == ("/here/python", "-W", "error", "-m", MODULE)
+        assert (spec.processes, spec.cwd) == (1, "/here")
+        orders = Orders.decode(spec.private)
+        assert orders.instructions == self.TOLD
+        assert (orders.cpu, orders.memory, orders.confine) == (2, 100, True)
+        assert (orders.lease, orders.silence) == (5.0, 5.0)
+
+    def test_where_connections_tell_of_an_end_silence_means_nothing(self):
+        world = World(near=True, cpu_limit=True, memory_limit=True)
+        orders = Orders.decode(world.overseer.supervised(self.SPEC, self.TOLD).private)
+        assert (orders.silence, orders.confine) == (None, False)
+
+
+class TestWords:
+    def test_a_supervisors_reports_are_told(self, world):
+        world.says(messages.Hello(pid=7))
+        world.says(reported(RUNS))
+        world.says(reported(EXITED), Kind.CALL)
+        assert world.told == [RUNS, EXITED]
+        assert world.peer.sent[-1] == (Kind.REPLY,)
+
+    def test_a_sign_of_life_is_answered(self, world):
+        world.says(messages.Ping())
+        assert world.peer.sent == [(Kind.CAST, messages.Pong())]
+
+    def test_one_whose_job_is_over_is_told_so(self, world):
+        world.overseer.forget(world.child)
+        world.says(messages.Hello(pid=7))
+        assert world.peer.sent == [(Kind.ERROR,)]
+        assert world.overseer.knows(world.peer.ident)
+
+    def test_nonsense_is_refused(self, world):
+        with pytest.raises(WireError, match="none of its words"):
+            world.says(messages.Leaving())
+
+    def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
+        world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
+        world.runtime.endpoint.on_refused("a stranger", "whatever")
+        assert world.child.failures == ["Python is 3.10 there"]
+
+
+class TestTheFirstWordCounts:
+    def test_a_platforms_end_waits_for_a_report_that_may_be_on_its_way(self, world):
+        world.says(reported(RUNS))
+        world.platform(KILLED)
+        assert world.told == [RUNS]
+        world.says(reported(EXITED), Kind.CALL)
+        assert world.told[1:] == [values.evolve(EXITED, host="node")]
+        world.overseer.on_peer_lost(world.peer)
+        assert len(world.told) == 2
+
+    def test_the_platforms_counts_once_the_supervisor_is_gone(self, world):
+        world.says(reported(RUNS))
+        world.platform(KILLED)
+        world.overseer.on_peer_lost(world.peer)
+        assert world.told[-1].exit_code == -9
+        assert world.told[-1].processes[0].exit_code == -9
+
+    def test_or_has_nothing_more_to_say(self, world):
+        world.says(reported(RUNS))
+        world.platform(KILLED)
+        world.reactor.advance(module._LAST_REPORT)
+        assert world.told[-1].exit_code == -9
+
+    def test_one_that_never_came_up_says_why_by_its_log(self):
+        world = World(logs=True)
+        world.backend.lines = ["python3: No module named fiber"]
+        world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
+        assert "fiber is not installed in the Python of node" in world.child.failures[0]
+
+    def test_one_that_was_ended_on_request_needs_no_reason(self, world):
+        assert not world.overseer.kill(world.child)
+        world.platform(KILLED)
+        assert world.child.failures == []
+        assert world.told[-1].exit_code == -9
+
+
+class TestRequests:
+    def test_signals_go_to_the_supervisor(self, world):
+        world.says(messages.Hello(pid=7))
+        assert world.overseer.signal(world.child, 1, 15)
+        assert world.peer.sent[-1] == (
+            Kind.CAST,
+            messages.Signal(0, world.child.ident, 1, 15, False),
+        )
+
+    def test_those_that_come_too_early_are_sent_once(self, world):
+        assert not world.overseer.signal(world.child, 0, 10)
+        world.says(messages.Hello(pid=7))
+        assert [sent for sent in world.peer.sent if sent[0] is Kind.CAST] == [
+            (Kind.CAST, messages.Signal(0, world.child.ident, 0, 10, False))
+        ]
+        again = FakePeer(world.peer.ident)
+        world.overseer.on_peer_lost(world.peer)
+        world.says(messages.Hello(pid=7), peer=again)
+        assert again.sent == []
+
+    def test_a_kill_that_is_not_carried_out_is_the_platforms(self, world):
+        world.says(messages.Hello(pid=7))
+        assert world.overseer.kill(world.child)
+        assert world.backend.killed == []
+        world.reactor.advance(module._KILL)
+        until(lambda: world.backend.killed == ["1"])
+        _no_fence_is_left()
+
+    def test_nobody_is_asked_for_one_that_has_ended(self, world):
+        world.overseer.forget(world.child)
+        assert world.overseer.signal(world.child, 0, 15)
+
+
+class TestLeases:
+    def silence(self, world, clock, seconds):
+        for _ in range(seconds):
+            clock.now += 1.0
+            world.reactor.advance(1.0)
+
+    def test_one_that_is_silent_is_ended_and_lost(self, world, clock):
+        world.says(reported(RUNS))
+        self.silence(world, clock, 4)
+        assert world.told == [RUNS]
+        self.silence(world, clock, 3)
+        until(lambda: len(world.told) == 2)
+        assert world.told[-1].reason.kind is ReasonKind.LEASE
+        assert world.backend.killed == ["1"]
+        _no_fence_is_left()
+
+    def test_one_whose_platform_cannot_be_asked_is_lost_all_the_same(self, world, clock):
+        world.backend.error = BackendUnavailableError("no way there")
+        world.says(reported(RUNS))
+        self.silence(world, clock, 7)
+        until(lambda: len(world.told) == 2)
+        assert world.told[-1].reason.kind is ReasonKind.LEASE
+        _no_fence_is_left()
+
+    def test_signs_of_life_keep_it(self, world, clock):
+        world.says(reported(RUNS))
+        for _ in range(10):
+            self.silence(world, clock, 3)
+            world.says(messages.Ping())
+        assert world.told == [RUNS]
+
+    def test_a_connection_that_is_made_again_keeps_it(self, world, clock):
+        world.says(reported(RUNS))
+        world.overseer.on_peer_lost(world.peer)
+        self.silence(world, clock, 4)
+        world.says(messages.Ping(), peer=FakePeer(world.peer.ident))
+        self.silence(world, clock, 4)
+        assert world.told == [RUNS]
+
+    def test_where_we_were_asleep_nobody_is_judged(self, world, clock):
+        world.says(reported(RUNS))
+        clock.now += 500
+        world.reactor.advance(1.0)
+        self.silence(world, clock, 4)
+        assert world.told == [RUNS]
+
+    def test_one_that_is_known_to_be_stopped_is_waited_for(self, world, clock):
+        world.says(reported(RUNS))
+        world.platform(JobStatus(state=JobState.SUSPENDED))
+        self.silence(world, clock, 60)
+        assert world.told[-1].state is JobState.SUSPENDED
+
+
+def _no_fence_is_left():
+    until(lambda: not any(t.name == "fiber-fence" for t in threading.enumerate()))
