@@ -7,6 +7,7 @@ each worker of xdist, has one of its own.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ __all__ = ["IMAGE", "Engine", "engine", "started"]
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
 _DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
+#: what tests and examples send to their children, where it is installed
+_IF_THERE = ("gymnasium", "hypothesis", "numpy")
 _PATIENCE = 60.0
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
 #: what Debian's administrators have, and a user's PATH may lack
@@ -88,7 +91,12 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
-    """Start an engine, and end it with all that it made."""
+    """Start an engine, and end it with all that it made.
+
+    Args:
+        distributions: what the image holds besides Python.
+    """
+    distributions = [*distributions, *filter(is_installed, _IF_THERE)]
     folder = Path(tempfile.mkdtemp(prefix="fd-"))
     try:
         with _bridge() as (name, number), _archive(folder, distributions) as archive:
@@ -103,6 +111,15 @@ def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
     finally:
         _unmount(folder)
         shutil.rmtree(folder)
+
+
+def is_installed(distribution: str) -> bool:
+    """True where the Python that runs the tests has a distribution."""
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -49,8 +49,9 @@ def main(words: Sequence[str], stream: BinaryIO) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     child, failure = spawn(argv, before)
     if failure:
-        report(f"start {failure}")
-        sys.stderr.write(f"fiber: cannot run {argv[0]!r}: {failure}\n")
+        words = f"cannot run {argv[0]!r}: {failure}"
+        report(f"start {words}")
+        sys.stderr.write(f"fiber: {words}\n")
         sys.stderr.flush()
         return _STARTED_NOT
     for number in wanted:
@@ -111,8 +112,9 @@ def end_with(held: int, child: int) -> None:
     sys.stderr.flush()
     pass_on(child, signal.SIGTERM)
     time.sleep(_GRACE)
-    # all but the first process, which ends with the program
-    os.kill(-1, signal.SIGKILL)
+    # its session; what left that ends with the container, when its first process does
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
 
 
 def pass_on(child: int, number: int) -> None:

@@ -1,0 +1,70 @@
+"""What is told of jobs goes forward, and each end is told once."""
+
+from fiber.model import Job, JobState, JobStatus
+from fiber_docker.feed import Feed
+
+PENDING, RUNNING = JobStatus(state=JobState.PENDING), JobStatus(state=JobState.RUNNING)
+ENDED = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
+
+
+def job(name="a", run_id="r"):
+    return Job(id=name, name=name, run_id=run_id, backend="docker")
+
+
+def told(feed, run_id="r"):
+    events = feed.events(run_id)
+    feed.close()
+    return [(one.id, status.state) for one, status in events]
+
+
+def test_a_stream_begins_with_what_is():
+    feed = Feed()
+    feed.publish(job(), PENDING)
+    feed.publish(job(), RUNNING)
+
+    assert told(feed) == [("a", JobState.RUNNING)]
+
+
+def test_changes_follow_in_their_order_and_going_back_is_dropped():
+    feed = Feed()
+    events = feed.events("r")
+    for status in (PENDING, RUNNING, PENDING, RUNNING, ENDED, RUNNING, ENDED):
+        feed.publish(job(), status)
+    feed.close()
+
+    assert [status for _, status in events] == [PENDING, RUNNING, ENDED]
+
+
+def test_other_runs_are_told_to_others():
+    feed = Feed()
+    feed.publish(job("b", "other"), RUNNING)
+
+    assert told(feed) == []
+
+
+def test_whoever_waits_for_ends_hears_each_once():
+    ends = []
+    feed = Feed(ends.append)
+    feed.publish(job(), ENDED)
+    feed.publish(job(), ENDED)
+
+    assert ends == [job()]
+
+
+def test_jobs_that_were_seen_to_run_are_known():
+    feed = Feed()
+    feed.publish(job("a"), RUNNING)
+    feed.publish(job("b"), PENDING)
+    feed.publish(job("c"), ENDED)
+
+    assert feed.running("r") == [job("a")]
+
+
+def test_jobs_are_placed_once_none_is_pending():
+    feed = Feed()
+    feed.publish(job("a"), PENDING)
+    assert not feed.wait_placed(["a", "unknown"], 0)
+
+    feed.publish(job("a"), RUNNING)
+
+    assert feed.wait_placed(["a", "unknown"], 0)
