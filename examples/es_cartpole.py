@@ -6,8 +6,8 @@
 
 A generation looks at points around the parameters: each worker plays an episode at ``parameters +
 noise`` and one at ``parameters - noise`` (mirrored sampling), and the ranks of the returns weigh
-the noise into a gradient. All processes make the same table of noise from the seed, so that only
-an index into it travels. The end depends on the seed alone: an episode is seeded by its place,
+the noise into a gradient. The table of noise is made once and shared: on each machine all workers
+read the same memory, so that only an index into it travels. The end depends on the seed alone: an episode is seeded by its place,
 returns are gathered by place, and sums are taken in one order. So a run whose workers are killed
 ends with the same parameters, bit for bit; compare the SHA-256 that both print.
 
@@ -66,14 +66,10 @@ class Worker:
     environment: gymnasium.Env[Any, Any]
 
 
-def set_up(seed: int) -> None:
+def set_up(noise: mp.Shared[Floats]) -> None:
     """The pool's initializer."""
-    Worker.noise = noise_table(seed)
+    Worker.noise = noise.value
     Worker.environment = gymnasium.make(TASK, disable_env_checker=True)
-
-
-def noise_table(seed: int) -> Floats:
-    return np.random.default_rng(seed).standard_normal(NOISE)
 
 
 def play(parameters: Floats, place: Sequence[int]) -> float:
@@ -108,6 +104,10 @@ def layers(parameters: Floats) -> list[Floats]:
 
 
 # -- what the master does
+
+
+def noise_table(seed: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(NOISE)
 
 
 class Generation(NamedTuple):
@@ -149,12 +149,12 @@ def ranks(returns: Floats) -> Floats:
 class Strategy:
     """The parameters, and how a generation changes them."""
 
-    def __init__(self, pool: Any, seed: int, population: int) -> None:
+    def __init__(self, pool: Any, noise: Floats, seed: int, population: int) -> None:
         self.parameters: Floats = 0.1 * np.random.default_rng((seed, START)).standard_normal(SIZE)
         self._pool = pool
         self._seed = seed
         self._pairs = population // 2
-        self._noise = noise_table(seed)
+        self._noise = noise
         self._adam = Adam(SIZE)
 
     def advance(self, generation: int) -> Floats:
@@ -329,11 +329,12 @@ def main() -> int:
     given = arguments()
     given.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
+    noise = mp.shared(noise_table(given.seed))
     with (
-        mp.Pool(given.workers, initializer=set_up, initargs=(given.seed,)) as pool,
+        mp.Pool(given.workers, initializer=set_up, initargs=(noise,)) as pool,
         Chaos(given.chaos) as chaos,
     ):
-        strategy = Strategy(pool, given.seed, given.population)
+        strategy = Strategy(pool, noise.value, given.seed, given.population)
         training = train(strategy, given.generations, go_on=given.go_on)
         history = show(training, chaos, given.generations)
         score = strategy.score(TEST, 0, 100)
