@@ -12,7 +12,7 @@ import fiber
 from children import PATIENCE, finish, start
 from fiber.connection import wait
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import fiber.context
 from fiber import start_methods
 from fiber.launch import preloads
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 METHODS = multiprocessing.get_all_start_methods()
 
@@ -286,6 +286,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.one_host("a hint that others may ignore")
 def test_a_preloaded_module_is_there_when_a_worker_begins(tmp_path):
     (tmp_path / "preloaded_here.py").write_text("import os\nloaded_by = os.getpid()\n")
     (tmp_path / "program.py").write_text(PRELOADED)
@@ -315,6 +316,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.one_host("it sets a path of this host")
 def test_children_start_with_the_executable_that_was_set(tmp_path):
     script = tmp_path / "python-of-ours"
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X started_by=the-script "$@"\n')

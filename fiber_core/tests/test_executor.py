@@ -18,7 +18,7 @@ import fiber
 from fiber.executor import Executor
 from pool_tasks import fail_at, nap, note, same
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 PATIENCE = 30
 

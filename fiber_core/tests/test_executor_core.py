@@ -14,7 +14,7 @@ from fiber.exceptions import StartError, WorkerCrashedError
 from fiber.executor import BrokenExecutor, Executor
 from pool_tasks import nap, pid
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 PATIENCE = 30
 _state = []

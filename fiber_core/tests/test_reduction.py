@@ -11,7 +11,7 @@ import pytest
 import fiber
 from fiber import reduction
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 class Resource:

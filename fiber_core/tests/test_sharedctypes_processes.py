@@ -14,7 +14,7 @@ from fiber import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
 from transport_world import until
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 class Point(ctypes.Structure):
@@ -149,6 +149,7 @@ def test_they_travel_in_closures_and_to_a_pools_workers():
     assert (total.value, seen[:]) == (45, list(range(10)))
 
 
+@pytest.mark.one_host("elsewhere it is a copy")
 def test_where_memory_has_a_name_it_is_in_the_runs_folder_while_anybody_holds_it(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     folder = runtime.current().directory

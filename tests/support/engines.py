@@ -68,7 +68,7 @@ def ssh() -> Iterator[Mapping[str, str]]:
         yield world.environ(slots=8)
 
 
-#: engines whose jobs have this machine's files and process ids
+#: engines whose jobs see this machine's files, whatever their backends promise
 HERE = frozenset({"local", "far", "ssh"})
 ENGINES: Mapping[str, Engine] = {"local": local, "far": far, "docker": docker, "ssh": ssh}
 
@@ -111,13 +111,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if item.get_closest_marker("any_backend")]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
-    if name in HERE:
-        return
+    same_host = _same_host(name)
     for item in items:
         mark = item.get_closest_marker("one_host")
-        if mark is not None or "tmp_path" in getattr(item, "fixturenames", ()):
-            why = mark.args[0] if mark is not None else "it looks into files of its children"
-            item.add_marker(pytest.mark.skip(reason=f"one machine only: {why}"))
+        if mark is not None and not same_host:
+            item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
+        elif name not in HERE and "tmp_path" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason="one machine only: children write files"))
+
+
+def _same_host(name: str) -> bool:
+    from fiber.plugins import load_plugins
+
+    return load_plugins().find_backend(name).capabilities.same_host
 
 
 def _set(**variables: str) -> None:

@@ -13,7 +13,11 @@ import fiber
 from fiber.exceptions import PeerLostError
 from fiber.managers import AsyncManager, AsyncProxy, BaseProxy, gather
 
-pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(120),
+]
 
 
 class Simulator:

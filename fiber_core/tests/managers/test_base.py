@@ -12,7 +12,11 @@ from fiber.exceptions import PeerLostError
 from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
 from transport_world import until
 
-pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(120),
+]
 
 
 class Counter:

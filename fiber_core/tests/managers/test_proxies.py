@@ -7,7 +7,11 @@ import pytest
 
 from fiber.managers import AutoProxy, BaseProxy, MakeProxyType, Token
 
-pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(120),
+]
 
 
 def test_a_class_is_made_once():

@@ -8,7 +8,11 @@ import pytest
 import fiber
 from fiber.managers import SyncManager
 
-pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(120),
+]
 
 
 def in_process(target, *args):
