@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import fiber
 
@@ -36,10 +37,19 @@ def read(path: str) -> tuple[str, str]:
     return socket.gethostname(), Path(path).read_text()
 
 
+def say_up(pool: Any, processes: int) -> None:
+    """Wait until all workers were seen, and tell of them."""
+    seen: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + 60
+    while len(seen) < processes and time.monotonic() < deadline:
+        seen.update(pool.map(where, range(processes * 2), chunksize=1))
+    print("up", json.dumps(sorted(seen)), flush=True)
+
+
 def squares(processes: int) -> None:
     """A map that goes on while hosts and workers die; the end tells what came of it."""
     with fiber.Pool(processes) as pool:
-        print("up", json.dumps(sorted(set(pool.map(where, range(40), chunksize=1)))), flush=True)
+        say_up(pool, processes)
         begin = time.monotonic()
         found = pool.map(slow_square, range(ITEMS), chunksize=1)
         good = found == [n * n for n in range(ITEMS)]
@@ -51,13 +61,14 @@ def squares(processes: int) -> None:
 def wait(processes: int) -> None:
     """Workers that run until somebody ends this program."""
     with fiber.Pool(processes) as pool:
-        print("up", json.dumps(sorted(set(pool.map(where, range(40), chunksize=1)))), flush=True)
+        say_up(pool, processes)
         pool.map(time.sleep, [600] * processes, chunksize=1)
 
 
 def files(processes: int) -> None:
     """What the hosts find in a file."""
     with fiber.Pool(processes) as pool:
+        say_up(pool, processes)
         found = sorted(set(pool.map(read, ["data/words.txt"] * 20, chunksize=1)))
     print(json.dumps(found), flush=True)
 

@@ -14,6 +14,7 @@ _MODULES = (
     "__main__",
     "agent",
     "connection",
+    "files",
     "job",
     "kernel",
     "logfile",

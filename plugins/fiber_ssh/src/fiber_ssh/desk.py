@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fiber.abc import ResourceProvider
-from fiber.exceptions import BackendError, BackendUnavailableError, ResourceError, SubmitError
+from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, SubmitError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 from fiber_ssh.config import SshConfig
 from fiber_ssh.feed import StatusFeed
@@ -235,7 +235,7 @@ class Desk:
             dial = None
             if spec.entry is not None and spec.urls:
                 dial = station.forwarder.way(spec.urls[0]).dial
-        except (BackendError, OSError) as error:
+        except (FiberError, OSError) as error:
             if link.is_up:
                 self._end(order, lost(ReasonKind.START, str(error), station.host.name))
             else:

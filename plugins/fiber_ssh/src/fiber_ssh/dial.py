@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from pathlib import Path
@@ -42,7 +43,13 @@ class Connection:
 
     def close(self) -> None:
         """Close all of it. Idempotent."""
-        for transport in reversed(self._transports):
+        _close(self._transports)
+
+
+def _close(transports: list[paramiko.Transport]) -> None:
+    for transport in reversed(transports):
+        # one that goes through another says farewell there, which may be closed already
+        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
             transport.close()
 
 
@@ -76,8 +83,7 @@ def dial(host: Host, config: SshConfig) -> Connection:
             transports.append(_enter(hop, transports[-1] if transports else None, config))
             transports[-1].set_keepalive(0)
     except BaseException:
-        for transport in reversed(transports):
-            transport.close()
+        _close(transports)
         raise
     return Connection(transports, options)
 

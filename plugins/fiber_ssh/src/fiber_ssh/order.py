@@ -32,8 +32,6 @@ class Order:
     devices: tuple[Device, ...] = ()
     #: True once the host's agent said that it has it
     confirmed: bool = False
-    #: signal that ended it before it went to a host
-    ended_by: int | None = None
 
 
 def agent_order(
@@ -65,7 +63,7 @@ def agent_order(
         env[HERE] = about.address
     if dial is not None:
         env["FIBER_REACH"] = dial
-    folder = host.directory or work or spec.cwd
+    folder = work or spec.cwd
     private = None if spec.private is None else base64.b64encode(spec.private).decode()
     return {
         "id": order.job.id,
@@ -76,6 +74,7 @@ def agent_order(
         "detached": spec.detached,
         "env": env,
         "unset": sorted(spec.unset_env),
+        "directory": host.directory,
         "cwd": None if folder is None else os.fspath(folder),
         "path": str(PurePosixPath(about.executable).parent),
         "private": private,

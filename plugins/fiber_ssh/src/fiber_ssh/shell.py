@@ -31,6 +31,9 @@ class About:
     fiber: str | None
     #: the host's own name
     hostname: str
+    #: the agent's code and folder there
+    archive: str
+    root: str
     #: how many CPUs it has
     cpus: int
     #: its memory in MB
@@ -48,6 +51,8 @@ class About:
             executable=str(said["executable"]),
             fiber=said["fiber"],
             hostname=str(said["host"]),
+            archive=str(said["archive"]),
+            root=str(said["root"]),
             cpus=int(said["cpus"]),
             memory=int(said["memory"]),
             address=seen[2] if len(seen) == 4 else None,

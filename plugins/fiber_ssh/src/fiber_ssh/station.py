@@ -14,6 +14,7 @@ from fiber.model import Device, JobSpec, ResourceRequest
 from fiber.resources.allocator import Allocator
 from fiber.resources.probe import check_devices, probe_argv
 from fiber_ssh.config import SshConfig
+from fiber_ssh.files import FileSender
 from fiber_ssh.fitness import unfit
 from fiber_ssh.forward import Forwarder
 from fiber_ssh.hosts import Host
@@ -42,9 +43,11 @@ class Station:
     ) -> None:
         self.link = link
         self.forwarder = Forwarder(link, config)
+        self._config = config
         self._providers = providers
         self._allocator = Allocator(())
         self._counts: dict[str, int] = {}
+        self._sender = FileSender(config, link.host)
         self._ups = 0
         #: why processes of this program cannot run there, with the fix; empty where they can
         self.unfit = ""
@@ -71,7 +74,10 @@ class Station:
 
     def files(self, spec: JobSpec) -> str | None:
         """Have the host hold the files that are to be sent; returns their folder there."""
-        return None
+        about = self.link.about
+        if not self._config.send or about is None:
+            return None
+        return self._sender.send(self.link.transport, about, spec.run_id)
 
     # -- room
 

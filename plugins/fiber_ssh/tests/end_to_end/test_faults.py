@@ -185,6 +185,34 @@ def test_a_host_that_dies_is_given_up(master, world):
 
 
 @pytest.mark.timeout(150)
+def test_hosts_that_cannot_reach_this_machine_do_by_the_ssh_connection(master, world):
+    try:
+        for host in world.hosts:
+            host.refuse_outgoing(to=world.address)
+        program = master("squares", "4")
+        hosts = {host for host, _ in program.up()}
+        found = program.end()
+    finally:
+        for host in world.hosts:
+            host.allow_outgoing()
+
+    assert found["good"]
+    assert len(hosts) == 3
+    assert gone_from_all(world, 5.0)
+
+
+@pytest.mark.timeout(150)
+def test_files_that_are_to_be_sent_are_in_the_working_directory_of_hosts(master, world, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "words.txt").write_text("hello")
+
+    program = master("files", "3", FIBER_SSH_SEND="data/**")
+    program.up()
+
+    assert program.end() == [["alpha", "hello"], ["beta", "hello"], ["gamma", "hello"]]
+
+
+@pytest.mark.timeout(150)
 def test_nothing_outlives_a_killed_master_by_more_than_its_lease(master, world):
     program = master("wait", "6")
     program.up()

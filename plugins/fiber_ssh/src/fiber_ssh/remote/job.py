@@ -143,6 +143,10 @@ class Job:
         return environ
 
     def _directory_for(self, order: dict[str, Any]) -> str:
+        named = order.get("directory")
+        if named:
+            # the user's word: that it is not there is an error
+            return os.path.expanduser(str(named))
         wanted = order.get("cwd")
         if wanted and os.path.isdir(wanted):
             return str(wanted)

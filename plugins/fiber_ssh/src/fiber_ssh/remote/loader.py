@@ -38,14 +38,14 @@ def _main() -> None:
         "executable": sys.executable,
     }
     about["host"] = os.uname().nodename
-    try:
-        about["cpus"] = len(os.sched_getaffinity(0))
-    except AttributeError:
-        about["cpus"] = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    about["cpus"] = len(affinity(0)) if affinity else os.cpu_count() or 1
     about["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
     about["seen"] = os.environ.get("SSH_CONNECTION")
     fit = sys.version_info[:2] >= (3, 10)
     path = os.path.join(root, "agent-" + order["digest"] + ".zip")
+    about["archive"] = path
+    about["root"] = root
     if fit:
         try:
             os.makedirs(root, mode=0o700, exist_ok=True)

@@ -13,6 +13,7 @@ import time
 from typing import BinaryIO
 
 from fiber_ssh.remote.agent import Agent
+from fiber_ssh.remote.files import receive_files
 
 __all__ = ["main"]
 
@@ -21,12 +22,14 @@ _TRIES = 20
 
 
 def main() -> None:
-    """``session ROOT`` or ``agent ROOT``."""
+    """``session ROOT``, ``agent ROOT`` or ``files ROOT``."""
     what, root = sys.argv[1:]
     # sockets have short names, wherever the folder lies
     os.chdir(root)
     if what == "agent":
         _be_agent(root)
+    elif what == "files":
+        receive_files(root)
     else:
         _be_session(root)
 
