@@ -246,3 +246,23 @@ class TestWhatIsRefused:
             meta(cpu=1)(math.sqrt)
 
         assert get_meta(meta(cpu=1)(functools.partial(math.sqrt))).cpu == 1
+
+
+def _plain():
+    """Says nothing."""
+
+
+class TestWhatIsSaidOfNothing:
+    def test_functions_without_hints_share_one_value(self):
+        assert get_meta(_plain) is get_meta(len)
+
+    def test_it_asks_for_nothing(self):
+        assert not get_meta(_plain).asks
+
+    @pytest.mark.parametrize("said", [{"cpu": 1}, {"memory": 5}, {"gpu": 1}, {"image": "a"}])
+    def test_whoever_says_more_asks(self, said):
+        assert get_meta(meta(**said)(lambda: None)).asks
+
+    @pytest.mark.parametrize("said", [{"retry": False}, {"slots": 2}, {"gpu": 0}])
+    def test_what_no_worker_needs_is_not_asked(self, said):
+        assert not get_meta(meta(**said)(lambda: None)).asks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from fiber import light_values, values
@@ -98,8 +98,18 @@ class Meta:
         """The part that a job's platform grants."""
         return ResourceRequest(cpu=self.cpu, memory=self.memory, devices=self.devices)
 
+    @property
+    def asks(self) -> bool:
+        """True where a worker must have something for it."""
+        needs = self.cpu, self.memory, self.image
+        return needs != (None, None, None) or any(self.devices.values())
+
     def merged(self, over: Meta) -> Meta:
         """These hints with those that ``over`` says on top."""
+        if over is _NONE:
+            return self
+        if self is _NONE:
+            return over
         said = {
             field.name: value
             for field in light_values.fields(Meta)
@@ -107,6 +117,10 @@ class Meta:
         }
         said["devices"] = {**self.devices, **over.devices}
         return values.evolve(self, **said)
+
+
+#: what most functions say
+_NONE = Meta()
 
 
 def meta(
@@ -165,11 +179,14 @@ def get_meta(target: object) -> Meta:
     Of several places that have some, the outer one counts: a partial's own over its function's, a
     class's over those of its ``run`` method or of ``__call__``.
     """
+    if type(target) is FunctionType:
+        # asked for each task
+        return _own(target)
     if isinstance(target, functools.partial):
         return get_meta(target.func).merged(_own(target))
     if isinstance(target, (staticmethod, classmethod, MethodType)):
         return get_meta(target.__func__)
-    hints = Meta()
+    hints = _NONE
     kind = target if isinstance(target, type) else type(target)
     for method in ("__call__", "run"):
         if isinstance(target, type) and method == "__call__":
@@ -184,7 +201,7 @@ def get_meta(target: object) -> Meta:
 def _own(target: object) -> Meta:
     found = getattr(target, _ATTRIBUTE, None)
     # anything else is an object that answers every attribute, such as a proxy or a mock
-    return found if isinstance(found, Meta) else Meta()
+    return found if isinstance(found, Meta) else _NONE
 
 
 def _attach(target: object, hints: Meta) -> None:

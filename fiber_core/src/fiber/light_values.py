@@ -130,7 +130,9 @@ def fields(cls: type) -> tuple[Field, ...]:
 def evolve(value: T, **changes: Any) -> T:
     """Another value with some fields changed."""
     for each in fields(type(value)):
-        changes.setdefault(each.alias, getattr(value, each.name))
+        alias = each.alias
+        if alias not in changes:
+            changes[alias] = getattr(value, each.name)
     return type(value)(**changes)
 
 

@@ -120,7 +120,8 @@ class Workforce:
         Raises:
             Exception: no more calls are taken, or no worker can be kept alive.
         """
-        crew = self._crew(func)
+        meta = hints.get_meta(func)
+        crew = self._crew(func, meta)
         try:
             call = crew.dispatcher.prepare(
                 func,
@@ -128,7 +129,7 @@ class Workforce:
                 sink,
                 items=items,
                 chunksize=None if chunk == 1 else chunk,
-                retry=self._retry(func),
+                retry=self._error_handling if meta.retry is None else meta.retry,
                 begun=begun,
             )
         except Exception as error:
@@ -178,11 +179,9 @@ class Workforce:
         name = self._name if not self._crews else f"{self._name}.{len(self._crews)}"
         return Crew(self._runtime, needs, self._options, name=name)
 
-    def _crew(self, function: Any) -> Crew:
+    def _crew(self, function: Any, meta: hints.Meta) -> Crew:
         """The workers that have what a function asks for; the first ones where it asks nothing."""
-        meta = hints.get_meta(function)
-        asks = not meta.resources.is_empty or meta.image is not None
-        needs = self._needs(function) if asks else self._default
+        needs = self._needs(function) if meta.asks else self._default
         with self._lock:
             self.check()
             crew = self._crews.get(needs.key)
@@ -198,10 +197,6 @@ class Workforce:
         if crew.error is not None:
             raise crew.error
         return crew
-
-    def _retry(self, function: Any) -> bool:
-        said = hints.get_meta(function).retry
-        return self._error_handling if said is None else said
 
 
 def _end(crews: dict[tuple[Any, ...], Crew], callbacks: Callbacks) -> None:

@@ -21,6 +21,9 @@ from fiber.transport import codec
 from fiber.transport.link import Link
 from fiber.transport.wire import Kind, Message
 
+# as numbers: an operation on a member of an enum takes as long as reading an entry
+_APPLY, _STARMAP, _SINGLY = int(Mode.APPLY), int(Mode.STARMAP), int(Mode.SINGLY)
+
 
 class Worker:
     """Runs the entries of one pool in the calling thread until it is retired.
@@ -229,18 +232,18 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _caller(mode: int, function: Any) -> Callable[[Any], Any]:
     """What is called with an item as it came."""
     call: Callable[[Any], Any] = function
-    how = mode & ~int(Mode.SINGLY)
-    if how == Mode.STARMAP:
+    how = mode & ~_SINGLY
+    if how == _STARMAP:
 
         def call(item: Any) -> Any:
             return function(*item)
 
-    elif how == Mode.APPLY:
+    elif how == _APPLY:
 
         def call(item: Any) -> Any:
             return function(*item[0], **item[1])
 
-    return _singly(call) if mode & Mode.SINGLY else call
+    return _singly(call) if mode & _SINGLY else call
 
 
 def _singly(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
