@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from fiber.exceptions import FiberError, StartError
 from fiber.launch.child import Child
-from fiber.launch.roster import GiveUp, Kill, Loss, Member, Retire, Roster, Start, Step, Stop
+from fiber.launch.members import Member
+from fiber.launch.roster import GiveUp, Kill, Loss, Retire, Roster, Start, Step, Stop
 from fiber.model import JobStatus
 
 log = logging.getLogger("fiber")

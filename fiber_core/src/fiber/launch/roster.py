@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.exceptions import StartError
+from fiber.launch.members import Groups, Member
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
@@ -24,36 +25,6 @@ VERDICT = 2.0
 LATE = 1.0
 #: seconds after which a worker that should be dead is killed again
 AGAIN = 5.0
-
-
-@values.define(eq=False)
-class Member:
-    """One worker process."""
-
-    #: identity within the run
-    ident: str
-    #: name for people
-    name: str
-    #: position within its job
-    index: int
-    #: its job
-    child: Child
-    #: True once its process was seen to run
-    runs: bool = False
-    #: True once it asked for work
-    up: bool = False
-    #: True where its end is wished for: resize, close, terminate
-    leaving: bool = False
-    #: True once it was told to exit, because it is leaving or has done its quota
-    told: bool = False
-    #: when its connection ended, if it has
-    cut_at: float | None = None
-    #: when it was seen stopped, if it is
-    stopped_at: float | None = None
-    #: True once it was killed for its silence
-    fenced: bool = False
-    #: when it was killed last, if it was
-    killed_at: float | None = None
 
 
 @values.frozen
@@ -128,6 +99,7 @@ class Roster:
         self.wanted = 0
         #: the workers that have not ended
         self.members: dict[str, Member] = {}
+        self._groups = Groups()
         #: jobs that are being submitted
         self.starting = 0
         #: True where nobody is started any more
@@ -147,7 +119,7 @@ class Roster:
         """A worker is to leave and not to be replaced."""
         member = self.members.get(ident)
         if member is not None and not member.leaving:
-            member.leaving = True
+            self._groups.leave(member)
             self.wanted = max(0, self.wanted - 1)
 
     def close(self) -> None:
@@ -159,8 +131,8 @@ class Roster:
         """The same at once: the jobs to kill."""
         self.close()
         for member in self.members.values():
-            member.leaving = member.told = True
-            member.killed_at = now
+            member.told, member.killed_at = True, now
+            self._groups.leave(member)
         return list(dict.fromkeys(member.child for member in self.members.values()))
 
     # -- what happens
@@ -175,7 +147,9 @@ class Roster:
         for index in range(count):
             ident = _ident(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
-            self.members[ident] = Member(ident, name, index, child, up=ident in self._early_up)
+            member = Member(ident, name, index, child, up=ident in self._early_up)
+            self.members[ident] = member
+            self._groups.joined(member)
             self._early_up.discard(ident)
 
     def not_started(self, error: BaseException, now: float) -> None:
@@ -195,6 +169,7 @@ class Roster:
             return True
         # after a second connection it must be told again
         member.up, member.told, member.cut_at = True, False, None
+        self._groups.changed(member)
         return not member.leaving
 
     def is_broken(self, ident: str, error: BaseException) -> None:
@@ -209,12 +184,14 @@ class Roster:
         # one that was told to exit may take its time
         if member is not None and not member.told:
             member.cut_at = now
+            self._groups.changed(member)
 
     def is_retired(self, ident: str) -> None:
         """A worker was told to exit."""
         member = self.members.get(ident)
         if member is not None:
             member.told = True
+            self._groups.changed(member)
 
     def observed(self, child: Child, status: JobStatus, now: float) -> list[Loss]:
         """A job has a status; returns the workers that have ended."""
@@ -229,6 +206,7 @@ class Roster:
             elif process.state is JobState.SUSPENDED:
                 if member.stopped_at is None:
                     member.stopped_at = now
+                    self._groups.changed(member)
             else:
                 member.stopped_at = None
                 member.runs = member.runs or process.state is JobState.RUNNING
@@ -236,6 +214,7 @@ class Roster:
 
     def _lose(self, member: Member, process: ProcessStatus, now: float) -> Loss:
         del self.members[member.ident]
+        self._groups.gone(member)
         expected = member.leaving or member.told
         if member.up:
             # it could be started, so another one may be
@@ -270,7 +249,7 @@ class Roster:
     def next(self, now: float) -> Step | None:
         """What to do now; None where there is nothing before :meth:`deadline`."""
         self._forgive(now)
-        for member in self.members.values():
+        for member in self._groups.timed():
             due = self._kill_at(member)
             if due is not None and now >= due:
                 member.fenced = member.fenced or not member.leaving
@@ -285,6 +264,7 @@ class Roster:
         leaving = self._next_leaving()
         if leaving is not None:
             leaving.told = True
+            self._groups.changed(leaving)
             # one whose process does not run yet may wait for its place for ever
             return Retire(leaving.ident) if leaving.up else self._kill(leaving, now)
         missing = self._missing()
@@ -297,7 +277,7 @@ class Roster:
 
     def deadline(self) -> float | None:
         """When :meth:`next` may have something to do though nothing happens."""
-        times = [due for m in self.members.values() if (due := self._kill_at(m)) is not None]
+        times = [due for m in self._groups.timed() if (due := self._kill_at(m)) is not None]
         if self._missing() > 0:
             times.append(self._retry_at)
         self._planned = min(times, default=None)
@@ -306,7 +286,7 @@ class Roster:
     def _forgive(self, now: float) -> None:
         # we were stopped ourselves, or the machine was asleep: whoever seems silent may not be
         if self._planned is not None and now > self._planned + LATE:
-            for member in self.members.values():
+            for member in self._groups.timed():
                 member.stopped_at = None if member.stopped_at is None else now
                 member.cut_at = None if member.cut_at is None else now
         self._planned = None
@@ -323,6 +303,7 @@ class Roster:
 
     def _kill(self, member: Member, now: float) -> Kill:
         member.killed_at = now
+        self._groups.changed(member)
         others = [self.members.get(_ident(member.child, i)) for i in range(member.child.processes)]
         return Kill(member, whole=all(m is None or m.killed_at is not None for m in others))
 
@@ -332,7 +313,9 @@ class Roster:
         return None if member is None else self._kill(member, now)
 
     def _is_hopeless(self) -> bool:
-        if self.is_closing or any(m.up and not m.leaving for m in self.members.values()):
+        if not self._failures or self.is_closing:
+            return False
+        if any(m.up and not m.leaving for m in self.members.values()):
             return False
         if self._broken is not None:
             return self._failures >= FEW
@@ -341,19 +324,17 @@ class Roster:
         return self._failures >= most
 
     def _next_leaving(self) -> Member | None:
-        staying = [m for m in self.members.values() if not m.leaving]
-        for member in staying[self.wanted :]:
-            member.leaving = True
-        for member in self.members.values():
-            # one that is about to be up is told then: its initializer is not interrupted
-            if member.leaving and not member.told and (member.up or not member.runs):
-                return member
-        return None
+        surplus = self._groups.staying - max(0, self.wanted)
+        if surplus > 0:
+            staying = [m for m in self.members.values() if not m.leaving]
+            for member in staying[-surplus:]:
+                self._groups.leave(member)
+        return self._groups.next_untold()
 
     def _missing(self) -> int:
         if self.is_closing or self.starting:
             return 0
-        return self.wanted - sum(not m.leaving for m in self.members.values())
+        return self.wanted - self._groups.staying
 
 
 def _ident(child: Child, index: int) -> str:

@@ -1,0 +1,102 @@
+"""The workers of a fleet, counted and grouped so that none is looked at for nothing.
+
+A roster is asked what to do after everything that happens, and with a thousand workers thousands of
+things happen while they start: a walk over all of them each time would cost more than the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fiber import values
+
+if TYPE_CHECKING:
+    from fiber.launch.child import Child
+
+
+@values.define(eq=False)
+class Member:
+    """One worker process."""
+
+    #: identity within the run
+    ident: str
+    #: name for people
+    name: str
+    #: position within its job
+    index: int
+    #: its job
+    child: Child
+    #: True once its process was seen to run
+    runs: bool = False
+    #: True once it asked for work
+    up: bool = False
+    #: True where its end is wished for: resize, close, terminate
+    leaving: bool = False
+    #: True once it was told to exit, because it is leaving or has done its quota
+    told: bool = False
+    #: when its connection ended, if it has
+    cut_at: float | None = None
+    #: when it was seen stopped, if it is
+    stopped_at: float | None = None
+    #: True once it was killed for its silence
+    fenced: bool = False
+    #: when it was killed last, if it was
+    killed_at: float | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """True where something is to be done about it when a moment comes."""
+        return not (self.cut_at is None and self.stopped_at is None and self.killed_at is None)
+
+
+class Groups:
+    """Which of the members are to be looked at; told of every change to one."""
+
+    def __init__(self) -> None:
+        #: how many are not to leave
+        self.staying = 0
+        self._timed: dict[str, Member] = {}
+        self._leaving: dict[str, Member] = {}
+
+    def joined(self, member: Member) -> None:
+        """It is one of them from now on."""
+        self.staying += 1
+
+    def gone(self, member: Member) -> None:
+        """It has ended."""
+        self._timed.pop(member.ident, None)
+        self._leaving.pop(member.ident, None)
+        self.staying -= not member.leaving
+
+    def leave(self, member: Member) -> None:
+        """It is to leave."""
+        if not member.leaving:
+            member.leaving = True
+            self.staying -= 1
+        self.changed(member)
+
+    def changed(self, member: Member) -> None:
+        """It was told to exit, must be told again, or something about it is due one day."""
+        if member.is_timed:
+            self._timed[member.ident] = member
+        if member.leaving and not member.told:
+            self._leaving[member.ident] = member
+        else:
+            self._leaving.pop(member.ident, None)
+
+    def timed(self) -> list[Member]:
+        """Those about whom something is due one day."""
+        if not self._timed:
+            return []
+        found = [member for member in self._timed.values() if member.is_timed]
+        if len(found) < len(self._timed):
+            self._timed = {member.ident: member for member in found}
+        return found
+
+    def next_untold(self) -> Member | None:
+        """One that is to leave and can be told so now."""
+        for member in self._leaving.values():
+            # one that is about to be up is told then: its initializer is not interrupted
+            if member.up or not member.runs:
+                return member
+        return None
