@@ -27,8 +27,6 @@ _MARK = "PYTEST_FIBER_SESSION"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
 # helpers that the standard library keeps until the interpreter ends
 _STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-#: threads that a run starts once, when they are first needed, and keeps until it ends
-_OF_A_RUN = ("fiber-sources",)
 _PATIENCE = 8.0
 _previous_root = os.environ.get("XDG_RUNTIME_DIR")
 
@@ -76,7 +74,7 @@ class Snapshot:
         found = [
             f"thread {thread.name!r}"
             for thread in now.threads - self.threads
-            if not (kept and thread.name in _OF_A_RUN)
+            if not (kept and _is_of_the_run(thread))
         ]
         found += [
             f"process {pid}: {command}"
@@ -165,6 +163,12 @@ def pytest_unconfigure() -> None:
     if _previous_root is not None:
         os.environ["XDG_RUNTIME_DIR"] = _previous_root
     del os.environ[_MARK]
+
+
+def _is_of_the_run(thread: threading.Thread) -> bool:
+    """Whether it is one that backends elsewhere start when first needed, and keep until the end."""
+    # the variable is set where --fiber-backend chose one
+    return thread.name.startswith("fiber-") and "FIBER_BACKEND" in os.environ
 
 
 def _runtime() -> Any:
