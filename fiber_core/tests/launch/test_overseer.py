@@ -49,6 +49,11 @@ class FakeChild:
         self.job = Job(id="1", name=self.name, run_id="r", backend="b")
         self.failures = []
 
+    processes = 1
+
+    def ident_of(self, index):
+        return self.ident
+
     def never_came(self, why):
         self.failures.append(why)
 

@@ -197,12 +197,15 @@ def _config(payload: dict[str, Any]) -> Any:
 def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """The same on a host that sees nothing of the parent's."""
     from fiber.launch.elsewhere import FarFinder, Store, load_main
+    from fiber.launch.relay import RelayBackend
     from fiber.model import BackendInfo
 
     store = Store(runtime.directory, lambda question: _ask_parent(runtime, url, question))
     finder = FarFinder(payload["modules"], store)
     # as the parent has it: its plugin need not be installed here
-    runtime._info = BackendInfo(load=_not_here, **payload["backend"])  # noqa: SLF001 - a child's
+    told = payload["backend"]
+    runtime._info = BackendInfo(load=_not_here, **told)  # noqa: SLF001 - a child's
+    runtime._backend = RelayBackend(told["name"], lambda: runtime._connect(url))  # noqa: SLF001 - as above
     sys.meta_path.insert(0, finder)
     codec.explain_missing(finder.explain)
     preparation = dict(payload["preparation"])

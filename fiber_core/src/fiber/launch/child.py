@@ -199,6 +199,10 @@ class Child:
             return self.status.host
         return self._host
 
+    def ident_of(self, index: int) -> str:
+        """Identity within the run of one of its processes."""
+        return self.ident if self.processes == 1 else f"{self.ident}.{index}"
+
     def process_status(self, index: int = 0) -> ProcessStatus | None:
         """The last word on one of its processes."""
         status = self.status

@@ -225,6 +225,8 @@ class Launcher:
                 with self._lock:
                     child = self._by_job.get(job.id)
                     if child is None:
+                        if self._overseer is not None and self._overseer.relays(job, status):
+                            continue
                         self._early.setdefault(job.id, []).append(status)
                         continue
                 self._observed(job, child, status)
@@ -243,6 +245,12 @@ class Launcher:
         found = status if self._overseer is None else self._overseer.observed(child, status)
         if found is not None:
             self._changed(job, child, found)
+
+    def relayed(self, job: Job) -> list[JobStatus]:
+        """A job was submitted for a child of ours: what is known of it so far."""
+        self._watch()
+        with self._lock:
+            return self._early.pop(job.id, [])
 
     def reported(self, child: Child, status: JobStatus) -> None:
         """A child's supervisor, or its silence, tells of it."""

@@ -14,6 +14,7 @@ from fiber.exceptions import FiberError, WireError
 from fiber.launch import reports
 from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
 from fiber.launch.lease import INTERVAL, Expired, LeaseTable
+from fiber.launch.relay import Relays
 from fiber.launch.sources import Sources
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.protocol import Decoder, encode
@@ -24,7 +25,7 @@ from fiber.transport.wire import Kind
 if TYPE_CHECKING:
     from fiber.launch.bootstrap import Instructions
     from fiber.launch.child import Child
-    from fiber.model import JobSpec
+    from fiber.model import Job, JobSpec
     from fiber.runtime import Runtime
     from fiber.transport.endpoint import Peer
     from fiber.transport.reactor import Timer
@@ -80,6 +81,8 @@ class Overseer:
         self._timer: Timer | None = None
         #: answers questions for modules; None where jobs see our files
         self.sources = None if runtime.info.capabilities.same_host else Sources()
+        # what jobs start themselves, where they have no way to the platform
+        self._relays = None if self.sources is None else Relays(runtime)
         runtime.endpoint.on_refused = self._on_refused
 
     # -- children -------------------------------------------------------------------------------
@@ -120,6 +123,12 @@ class Overseer:
             self._leases.drop(ident)
             if far is not None and far.timer is not None:
                 far.timer.cancel()
+        if self._relays is not None:
+            self._relays.ended([child.ident, *(child.ident_of(i) for i in range(child.processes))])
+
+    def relays(self, job: Job, status: JobStatus) -> bool:
+        """True for a change of a job that a child of ours asked for."""
+        return self._relays is not None and self._relays.observed(job, status)
 
     def knows(self, ident: str) -> bool:
         """True for the identity of a supervisor, also of one whose job was given up."""
@@ -206,6 +215,9 @@ class Overseer:
                 status = reports.during(status, platform)
             elif platform is not None:
                 status = reports.with_host(status, platform.host)
+            if self._relays is not None:
+                ended = (p.index for p in status.processes if p.state.is_terminal)
+                self._relays.ended(far.child.ident_of(index) for index in ended)
             self._tell(far.child, status)
         elif not isinstance(said, messages.Hello):
             msg = f"a supervisor says {type(said).__name__}, which is none of its words"
