@@ -68,3 +68,14 @@ def read_last(array: Any, item: int) -> tuple[int, int]:
 def read_shared(handle: Any, item: int) -> tuple[int, int]:
     """The same of an array that is shared."""
     return read_last(handle.value, item)
+
+
+def echo(end: Any) -> None:
+    """Give back what comes until nothing does."""
+    while (item := end.recv()) is not None:
+        end.send(item)
+
+
+def write_and_stay(items: Any, ready: Any, go: Any, count: int) -> None:
+    write(items, ready, go, count)
+    go.get()
