@@ -169,12 +169,14 @@ def _join(channel: paramiko.Channel, there: tuple[str, int]) -> None:
     finally:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
-        channel.close()
+        # the connection under it may be closed already
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            channel.close()
         back.join()
         sock.close()
 
 
 def _copy(read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
-    with contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while data := read(256 * 1024):
             write(data)

@@ -18,6 +18,8 @@ log = logging.getLogger("fiber")
 
 #: seconds for a connection that dropped to be made again, before its host is said not to answer
 _RECONNECT = 3.0
+#: seconds that the first job waits for other hosts, once one has answered
+_TOGETHER = 2.0
 
 
 class Stations:
@@ -42,6 +44,7 @@ class Stations:
         self._config = config
         self._providers = providers
         self._changed = changed
+        self._together = False
         self._stations = {host.name: make(host) for host in hosts}
 
     def __getitem__(self, name: str) -> Station:
@@ -73,6 +76,10 @@ class Stations:
 
         with self._changed:
             self._changed.wait_for(are_known, self._config.connect_timeout * 4)
+            if not self._together:
+                # else all jobs of a small pool would go to the host that answered first
+                self._together = True
+                self._changed.wait_for(lambda: all(s.link.is_known for s in self), _TOGETHER)
             self._changed.wait_for(lambda: _are_back(self, every=every), _RECONNECT)
             found = self.connected()
         if not found:

@@ -189,7 +189,7 @@ def test_hosts_that_cannot_reach_this_machine_do_by_the_ssh_connection(master, w
     try:
         for host in world.hosts:
             host.refuse_outgoing(to=world.address)
-        program = master("squares", "4")
+        program = master("squares", "6")
         hosts = {host for host, _ in program.up()}
         found = program.end()
     finally:
