@@ -107,7 +107,8 @@ def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
                     _load(engine, archive())
                     yield engine
                 finally:
-                    engine.clear()
+                    if Path(f"/proc/{pid}").exists():
+                        engine.clear()
     finally:
         _unmount(folder)
         shutil.rmtree(folder)

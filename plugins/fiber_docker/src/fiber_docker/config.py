@@ -52,6 +52,6 @@ class DockerConfig:
     labels: tuple[str, ...] = attrs.field(default=(), validator=_named("="))
     #: registry and folder that built images are pushed to, for engines that do not build themselves
     registry: str | None = None
-    #: which jobs get the engine's own socket, so that what they start are containers too: programs
-    #: that ``fiber run`` starts, all, or none; whoever has it is root of the engine's machine
+    #: which jobs get the engine's own socket: programs that ``fiber run`` starts, so that what they
+    #: start are containers too, all, or none; whoever has it is root of the engine's machine
     share_engine: Literal["programs", "all", "none"] = "programs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from fiber.abc import Backend
@@ -73,12 +72,6 @@ def fiber_listen_address(
 
 
 def _load(context: BackendContext) -> Backend:
-    from fiber_docker.endpoint import is_alone
-
-    if is_alone(os.environ):
-        from fiber_docker.inside import InsideBackend
-
-        return InsideBackend(context)
     from fiber_docker.backend import DockerBackend
 
     return DockerBackend(context)

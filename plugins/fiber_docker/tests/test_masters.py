@@ -1,0 +1,112 @@
+"""Masters in containers, and workers that strangers kill."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.timeout(400)
+
+NESTED = """
+import os, platform, fiber
+
+def host(_):
+    return platform.node()
+
+if __name__ == "__main__":
+    with fiber.Pool(2) as pool:
+        found = set(pool.map(host, range(20), chunksize=1))
+    print("others" if platform.node() not in found else "myself", len(found) > 0)
+"""
+
+WRITE_AND_RUN = f"""
+import os
+os.chdir("/work")
+open("p.py", "w").write({NESTED!r})
+os.execvp("python3", ["python3", "p.py"])
+"""
+
+SQUARES = """
+import sys, time, fiber
+
+def square(n):
+    time.sleep(0.02)
+    return n * n
+
+if __name__ == "__main__":
+    with fiber.Pool(3) as pool:
+        pool.map(square, range(30), chunksize=1)
+        print("ready", flush=True)
+        assert pool.map(square, range(600)) == [n * n for n in range(600)]
+    print("right", flush=True)
+"""
+
+
+def test_a_master_in_a_container_starts_containers_of_its_own_image(engine):
+    """Its network and image are found: nothing names them."""
+    socket = engine.url.removeprefix("unix://")
+    with contextlib.closing(engine.docker()) as client:
+        said = client.containers.run(
+            engine.image,
+            ["python3", "-c", WRITE_AND_RUN],
+            environment={"FIBER_BACKEND": "docker"},
+            volumes=[f"{socket}:/var/run/docker.sock"],
+            remove=True,
+        )
+
+    assert said.decode().split("\n")[0] == "others True"
+    assert engine.containers() == []
+
+
+@pytest.fixture
+def squares(engine, tmp_path):
+    """A pool of three containers in the middle of a map."""
+    (tmp_path / "squares.py").write_text(SQUARES)
+    environ = {
+        **os.environ,
+        "FIBER_BACKEND": "docker",
+        "FIBER_IMAGE": engine.image,
+        "DOCKER_HOST": engine.url,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "squares.py"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("how", ["engine", "process"])
+def test_a_killed_container_loses_no_task(engine, squares, how, record_property):
+    with contextlib.closing(engine.docker()) as client:
+        victim = client.api.containers(filters={"label": "fiber.run"})[0]
+        events = client.api.events(
+            decode=True, filters={"event": ["create", "die"], "label": ["fiber.run"]}
+        )
+        since = time.monotonic()
+        if how == "engine":
+            client.api.kill(victim["Id"])
+        else:
+            os.kill(client.api.inspect_container(victim["Id"])["State"]["Pid"], 9)
+        for event in events:
+            if event["Action"] == "create":
+                # another one is made in its place, so its death was noticed
+                record_property("seconds until a lost worker is replaced", time.monotonic() - since)
+                break
+        events.close()
+        events._response.close()
+
+    assert squares.stdout.read() == "right\n"
+    assert squares.wait(60) == 0
+    assert engine.containers() == []

@@ -1,0 +1,55 @@
+"""Programs that users write run on containers as they are, with nothing but settings changed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import require
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def run_example(engine, tmp_path):
+    """Runs a program on the host as master; what it printed."""
+
+    def run(name, *words):
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / f"{name}.py", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "FIBER_BACKEND": "docker",
+                "FIBER_IMAGE": engine.image,
+                "DOCKER_HOST": engine.url,
+                "MPLBACKEND": "Agg",
+            },
+            timeout=380,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        assert engine.containers() == []
+        return done.stdout
+
+    return run
+
+
+def test_pi_is_estimated_by_a_pool(run_example):
+    output = run_example("pi_estimation")
+
+    assert re.search(r"3\.1[34]", output), output
+
+
+def test_environments_of_a_manager_step_at_once(run_example):
+    require.need_module("gymnasium")
+    output = run_example("async_manager", "--steps", "20", "--delay", "50")
+
+    assert re.search(r"[\d.]+x$", output, re.MULTILINE), output
