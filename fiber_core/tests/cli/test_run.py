@@ -11,7 +11,7 @@ from fiber.exceptions import SubmitError
 from fiber.hookspecs import hookimpl
 from fiber.launch import rundir
 from fiber.model import Capabilities, Device, ResourceRequest
-from fiber.testing import FakePlatform, fakes, programs
+from fiber.testing import FakeBackend, FakePlatform, fakes, programs
 
 PRINT_ENVIRONMENT = """
 import json, os
@@ -258,3 +258,44 @@ def test_what_the_cli_declares_is_what_the_model_has():
 
     assert {"cpu_limit", "memory_limit", "images", "volumes", "devices", "detached"} <= names
     assert issubclass(SubmitError, Exception)
+
+
+class TestImages:
+    """Where jobs run in images."""
+
+    @pytest.fixture
+    def built(self, monkeypatch):
+        """Folders that images were built from; jobs run in what came of it."""
+        folders, ran = [], []
+        declared = attrs.evolve(fakes.CAPABILITIES, images=True)
+        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+        submit = FakeBackend.submit
+
+        def prepare_image(_, folder):
+            folders.append(folder)
+            return "made:1"
+
+        def submit_without(backend, spec):
+            ran.append(spec.image)
+            return submit(backend, attrs.evolve(spec, image=None))
+
+        monkeypatch.setattr(FakeBackend, "prepare_image", prepare_image)
+        monkeypatch.setattr(FakeBackend, "submit", submit_without)
+        return folders, ran
+
+    @pytest.mark.parametrize("name", ["Dockerfile", "train.docker"])
+    def test_the_working_directorys_image_is_built(self, fiber, built, tmp_path, name):
+        (tmp_path / name).touch()
+
+        assert fiber("run", "-a", "true").exit_code == 0
+        assert built == ([str(tmp_path)], ["made:1"])
+
+    def test_an_image_that_is_named_is_taken_as_it_is(self, fiber, built, tmp_path):
+        (tmp_path / "Dockerfile").touch()
+
+        assert fiber("run", "-a", "--image", "other", "true").exit_code == 0
+        assert built == ([], ["other"])
+
+    def test_without_a_description_nothing_is_built(self, fiber, built):
+        assert fiber("run", "-a", "true").exit_code == 0
+        assert built == ([], [None])

@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "LazyGroup"]
 
 #: the core's own commands in the order of ``fiber --help``: each is ``command`` of its module
-BUILT_IN = ("run", "ps", "logs", "kill", "gc", "plugins", "plugin", "config", "doctor")
+BUILT_IN = (
+    "run",
+    "ps",
+    "logs",
+    "exec",
+    "cp",
+    "kill",
+    "gc",
+    "plugins",
+    "plugin",
+    "config",
+    "doctor",
+)
 
 
 class LazyGroup(click.Group):

@@ -15,6 +15,7 @@ from fiber.exceptions import SubmitError
 from fiber.model import JobSpec, ResourceRequest, Volume
 
 if TYPE_CHECKING:
+    from fiber.abc import Backend
     from fiber.cli.session import Session
 
 __all__ = ["command"]
@@ -72,6 +73,9 @@ def command(
     COMMAND begins at the first word that is no option. Without --attach the job's id is printed
     and the job goes on by itself. With it the job's output is shown, its exit code is returned,
     and Ctrl-C ends it.
+
+    Where jobs run in images and none is named, the image that a Dockerfile, or the one *.docker
+    file, of the working directory describes is built first.
     """
     from fiber.cli.session import Session
 
@@ -138,7 +142,8 @@ def _detached(session: Session, spec: JobSpec) -> int:
     import attrs
 
     with session.begin_run(detached=True) as run:
-        job = session.submit(run.backend, attrs.evolve(spec, run_id=run.id))
+        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id))
+        job = session.submit(run.backend, spec)
         click.echo(f"Created job: {job.id}")
     return 0
 
@@ -149,7 +154,21 @@ def _attached(session: Session, spec: JobSpec) -> int:
     from fiber.cli.attach import attend
 
     with session.begin_run() as run:
-        return attend(session, run, attrs.evolve(spec, run_id=run.id))
+        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id))
+        return attend(session, run, spec)
+
+
+def _with_image(session: Session, backend: Backend, spec: JobSpec) -> JobSpec:
+    """The same job, in the image that the working directory describes where none is named."""
+    import attrs
+
+    if not session.info.capabilities.images or spec.image is not None:
+        return spec
+    folder = Path.cwd()
+    if not (folder / "Dockerfile").is_file() and not any(folder.glob("*.docker")):
+        # the backend's own default, or its word on what is missing
+        return spec
+    return attrs.evolve(spec, image=backend.prepare_image(str(folder)))
 
 
 def _shell_code(program: str) -> int:

@@ -1,0 +1,23 @@
+"""``fiber cp``: copies files to and from volumes."""
+
+from __future__ import annotations
+
+import click
+
+from fiber.cli.options import backend_option
+
+__all__ = ["command"]
+
+
+@click.command("cp", short_help="Copy files to and from volumes.")
+@backend_option
+@click.argument("src", metavar="SRC")
+@click.argument("dst", metavar="DST")
+def command(src: str, dst: str, backend: str | None) -> None:
+    """Copy the file or folder SRC to DST; one of them is on a volume, written VOLUME:PATH."""
+    from fiber.cli.session import Session
+
+    session = Session.load(backend)
+    session.require("copy", "fiber cp")
+    with session.look() as loaded:
+        loaded.copy(src, dst)
