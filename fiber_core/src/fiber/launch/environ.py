@@ -47,7 +47,7 @@ _OURS = frozenset(
         "PYTEST_CURRENT_TEST",
     }
 )
-_OURS_BEGIN = ("XDG_", "SSH_", "DBUS_", "SYSTEMD_", "FIBER_", "DOCKER_", "KUBERNETES_")
+_OURS_BEGIN = ("XDG_", "SSH_", "DBUS_", "SYSTEMD_", "FIBER_")
 
 
 def job_environment(runtime: Runtime) -> dict[str, str]:
