@@ -32,6 +32,11 @@ def figure(path: Path, title: str, data: Mapping[str, Any], parts: int = 1) -> I
     yield axes
     for one in [axes] if parts == 1 else axes:
         one.grid(visible=True, which="major", color="0.9")
+        one.yaxis.set_major_formatter("{x:,.10g}")
+        # between two powers of ten there is no other tick to read
+        low, high = one.get_ylim()
+        one.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")
+        one.tick_params(which="both", labelsize=8)
     about = data.get("machine", {})
     drawn.suptitle(title, fontsize=10)
     if about:
