@@ -1,14 +1,39 @@
 """The Docker backend and its plugin do what every backend and every plugin does."""
 
 import contextlib
+import itertools
 
 import attrs
 import pytest
+import requests
 
 from fiber.model import Volume
 from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_docker.backend import DockerBackend
 from fiber_docker.config import DockerConfig
+
+
+class DockerWitness(HostWitness):
+    """Sees what runs in containers of this host, and each request that the SDK makes."""
+
+    def __init__(self, backend, monkeypatch):
+        self._backend = backend
+        self._made = itertools.count()
+        self._last = -1
+        send = requests.Session.send
+
+        def counted(*words, **more):
+            self._last = next(self._made)
+            return send(*words, **more)
+
+        monkeypatch.setattr(requests.Session, "send", counted)
+
+    def calls(self):
+        return self._last + 1
+
+    def cut_events(self):
+        for watch in self._backend._watches.values():
+            watch._stream.close()
 
 
 @pytest.mark.timeout(300)
@@ -42,8 +67,8 @@ class TestDockerBackend(BackendConformance):
         return {"DOCKER_HOST": engine.url, "FIBER_IMAGE": engine.image}
 
     @pytest.fixture
-    def witness(self):
-        return HostWitness()
+    def witness(self, backend, monkeypatch):
+        return DockerWitness(backend, monkeypatch)
 
     @pytest.fixture
     def volume(self, run_id):
