@@ -36,7 +36,7 @@ def run_id():
 @pytest.fixture
 def context(run_id, config):
     directory = rundir.create(run_id, "ssh")
-    yield BackendContext(run_id=run_id, run_directory=str(directory), config=config, lease=5.0)
+    yield BackendContext(run_id=run_id, run_directory=str(directory), config=config, lease=20.0)
     rundir.remove(directory)
 
 

@@ -133,7 +133,7 @@ def test_output_comes_once_and_in_order_whatever_drops(backend, told, run_id, wo
 
 
 def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(opened, context, run_id, world):
-    backend = opened(context, lease=2.0)
+    backend = opened(context, lease=4.0)
     told = Told(backend, run_id)
     backend.capacity()
     job = backend.submit(spec(run_id, programs.sleep_forever()))

@@ -40,7 +40,7 @@ class TestSsh(BackendConformance):
 
     @pytest.fixture
     def context(self, context, config):
-        return attrs.evolve(context, config=config, providers={"fake": AlphaProvider()}, lease=5.0)
+        return attrs.evolve(context, config=config, providers={"fake": AlphaProvider()})
 
     @pytest.fixture
     def backend(self, context):

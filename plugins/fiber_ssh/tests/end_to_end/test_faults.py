@@ -15,7 +15,7 @@ import pytest
 import ssh_masters
 from fiber.launch import rundir
 
-LEASE = 4.0
+LEASE = 6.0
 PROGRAM = Path(ssh_masters.__file__)
 
 

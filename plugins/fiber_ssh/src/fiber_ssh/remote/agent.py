@@ -13,12 +13,12 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fiber_ssh.remote.connection import Connection, Follower
 from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.kernel import clock
+from fiber_ssh.remote.kernel import clock, kill_marked
 from fiber_ssh.remote.runs import Run, load_runs
 from fiber_ssh.remote.wire import Message
 
@@ -114,6 +114,12 @@ class Agent:
     # -- jobs
 
     def _reap(self) -> None:
+        ended = frozenset(self._reaped())
+        if ended:
+            # one look at all processes for all jobs that ended
+            kill_marked(ended)
+
+    def _reaped(self) -> Iterator[str]:
         while True:
             try:
                 flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
@@ -129,6 +135,7 @@ class Agent:
             if os.WIFEXITED(status) or os.WIFSIGNALED(status):
                 del self._by_pid[pid]
                 job.reaped(status, usage)
+                yield job.id
             else:
                 job.reaped(status, usage)
                 self._tell(run, job)

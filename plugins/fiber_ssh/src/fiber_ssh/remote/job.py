@@ -19,7 +19,6 @@ from fiber_ssh.remote.kernel import (
     MARK,
     clock,
     die_with,
-    marked,
     private_descriptor,
     signal_group,
 )
@@ -209,24 +208,16 @@ class Job:
         else:
             self._status = status
             self.record["peak"] = usage.ru_maxrss * 1024
-            self.kill_rest()
+            signal_group(self.pid, signal.SIGKILL)
             # what it wrote is in the pipes; a process that escaped us may hold them open
             self._draining_until = clock() + 1.0
-
-    def kill_rest(self) -> None:
-        """Kill every process of it."""
-        if self.pid:
-            signal_group(self.pid, signal.SIGKILL)
-        for pid in marked(frozenset({self.id})):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
 
     def settle(self) -> bool:
         """Do what is due; True where it has just ended."""
         now = clock()
         if self._kill_at is not None and now >= self._kill_at and not self.has_ended:
             self._kill_at = None
-            self.kill_rest()
+            signal_group(self.pid, signal.SIGKILL)
         if self._partial_since is not None and now >= self._partial_since + _PARTIAL_AFTER:
             self._flush()
         if self._status is None or (self._pipes and now < self._draining_until):
@@ -293,15 +284,15 @@ class Job:
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
-        if not self.has_ended:
-            self.kill_rest()
+        """SIGKILL to its first group; all others follow once the first process has ended."""
+        if not self.has_ended and self._status is None and self.pid:
+            signal_group(self.pid, signal.SIGKILL)
 
     def doom(self, kind: str, message: str) -> None:
         """Kill it for a reason of the platform's."""
-        if not self.has_ended and self._status is None:
+        if not self.has_ended and self._status is None and self.pid:
             self.record.update(doomed=kind, doom=message)
-            self.kill_rest()
+            signal_group(self.pid, signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """A signal to its first process."""

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-__all__ = ["MARK", "clock", "die_with", "marked", "private_descriptor", "signal_group"]
+__all__ = ["MARK", "clock", "die_with", "kill_marked", "private_descriptor", "signal_group"]
 
 #: environment variable that every process of a job has, by which what is left of it is found
 MARK = "_FIBER_SSH_JOB"
@@ -54,8 +54,14 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def marked(jobs: frozenset[str]) -> Iterator[int]:
-    """Processes of this user that carry the mark of one of these jobs."""
+def kill_marked(jobs: frozenset[str]) -> None:
+    """Kill all processes that carry the mark of one of these jobs."""
+    for pid in _marked(jobs):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _marked(jobs: frozenset[str]) -> Iterator[int]:
     marks = {f"{MARK}={job}".encode() for job in jobs}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         if not name.isdigit():

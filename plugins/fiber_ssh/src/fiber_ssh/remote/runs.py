@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 from fiber_ssh.remote.job import Job
-from fiber_ssh.remote.kernel import clock
+from fiber_ssh.remote.kernel import clock, kill_marked
 
 __all__ = ["Run", "load_runs"]
 
@@ -101,7 +101,10 @@ def load_runs(root: str) -> Iterator[Run]:
                 job = Job.load(os.path.join(run.directory, name))
                 if job is not None:
                     run.jobs[job.id] = job
-        for job in run.alive():
-            job.kill_rest()
+        alive = run.alive()
+        if alive:
+            # their numbers may be those of others by now, their marks are not
+            kill_marked(frozenset(job.id for job in alive))
+        for job in alive:
             job.end("node_lost", None, "the agent of fiber on its host ended while it ran")
         yield run
