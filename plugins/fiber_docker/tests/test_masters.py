@@ -110,3 +110,40 @@ def test_a_killed_container_loses_no_task(engine, squares, how, record_property)
     assert squares.stdout.read() == "right\n"
     assert squares.wait(60) == 0
     assert engine.containers() == []
+
+
+def test_an_image_without_fiber_is_said_to_lack_it(engine, tmp_path):
+    """The engine starts it, and Python ends at once: its last words are told with what mends it."""
+    with contextlib.closing(engine.docker()) as client:
+        made = client.containers.create(
+            engine.image, ["sh", "-c", "rm -r /usr/local/lib/python3*/site-packages/fiber"]
+        )
+        made.start()
+        made.wait()
+        made.commit("without-fiber", "latest")
+        made.remove()
+    (tmp_path / "p.py").write_text(
+        "import fiber, time\n"
+        "if __name__ == '__main__':\n"
+        "    process = fiber.Process(target=print)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "p.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "FIBER_BACKEND": "docker",
+            "FIBER_IMAGE": "without-fiber",
+            "DOCKER_HOST": engine.url,
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "StartError" in done.stderr
+    assert "fiber-core" in done.stderr, done.stderr

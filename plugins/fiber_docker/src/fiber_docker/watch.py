@@ -19,6 +19,8 @@ log = logging.getLogger("fiber")
 
 #: seconds between two tries to reach an engine that is gone
 _RETRY = 0.5
+#: seconds that a stream may take to end
+_LAST = 5.0
 _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}
 #: Docker's word and Podman's
 _DIED = frozenset({"die", "died"})
@@ -100,7 +102,10 @@ class Watch:
                 # what it raises differs with the transport, and it is over in any case
                 stream.close()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_LAST)
+        if self._thread.is_alive() and stream is not None:
+            # over ssh a stream that is read cannot be cancelled, only taken away
+            close_stream(stream)
 
     def _run(self) -> None:
         complained = False
@@ -117,11 +122,14 @@ class Watch:
                     log.warning("fiber: jobs are out of sight until the engine is back: %s", error)
                     complained = True
             except Exception:
+                if self._closed.is_set():
+                    break
                 # one event that makes no sense must not hide those after it
                 log.exception("fiber: an event of the Docker engine could not be read")
                 self._ready.set()
             # an engine that is gone tells nobody when it is back
             self._closed.wait(_RETRY)
+        self._ready.set()
 
     def _follow(self) -> None:
         # by the engine's own clock, and from before the list is read: nothing falls in between
