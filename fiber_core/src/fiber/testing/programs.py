@@ -166,11 +166,17 @@ def expect_cwd(path: str) -> Argv:
 
 _PRIVATE = """
 import hashlib, os, sys
-scheme, _, number = os.environ.get("FIBER_BOOTSTRAP", "").partition(":")
-if scheme != "fd":
-    sys.exit("FIBER_BOOTSTRAP is not fd:<n>")
-with open(int(number), "rb") as stream:
-    data = stream.read()
+scheme, _, word = os.environ.get("FIBER_BOOTSTRAP", "").partition(":")
+if scheme == "fd":
+    stream = open(int(word), "rb")
+elif scheme == "stdin":
+    stream = sys.stdin.buffer
+elif scheme == "file":
+    stream = open(word, "rb")
+else:
+    sys.exit("FIBER_BOOTSTRAP is none of fd:<n>, stdin, stdin:<length> and file:<path>")
+with stream:
+    data = stream.read(int(word) if scheme == "stdin" and word else -1)
 digest = hashlib.sha256(data).hexdigest()
 """
 
