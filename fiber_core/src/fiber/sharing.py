@@ -32,8 +32,7 @@ class Shared(Handle, Generic[T]):
         """The value. The same object each time in one process; arrays in it cannot be written to.
 
         Raises:
-            PeerLostError: the process that made it ended before this host had the value; an
-                ``EOFError`` and a ``ConnectionError``.
+            PeerLostError: its maker ended before this host had it; an ``EOFError``.
             OSError: there is no room for it on this host.
             Exception: what unpickling it raised.
         """
@@ -81,7 +80,7 @@ def shared(value: T) -> Shared[T]:
             included.
 
     Raises:
-        pickle.PicklingError: it cannot be pickled.
+        PicklingError: it cannot be pickled.
         OSError: there is no room for it.
     """
     block = Block(store.current(), value)
