@@ -33,7 +33,7 @@ def main() -> int:
         orders = Orders.decode(read_private()).by_way_of(os.environ.pop(REACH, ""))
     except FiberError as error:
         return refuse(str(error))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         return refuse(f"the instructions of this job make no sense to this fiber: {error!r}")
     kernel.set_title(_TITLE)
     limit = raise_descriptor_limit()

@@ -1,0 +1,101 @@
+"""A supervisor as process 1 of a container, where signals mean something else and orphans come."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import fiber
+from fiber.launch.job.main import REFUSED
+from fiber.launch.private import VARIABLE
+
+_UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def can_unshare():
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
+
+
+def exit_with(code):
+    sys.exit(code)
+
+
+def wait_for_ever(queue):
+    queue.put((os.getpid(), os.getppid()))
+    signal.pause()
+
+
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave_orphans(queue):
+    script = "sleep 600 >/dev/null 2>&1 & sleep 600 >/dev/null 2>&1 & echo left"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    queue.put(done.stdout)
+
+
+@pytest.fixture
+def container(far, tmp_path):
+    if not can_unshare():
+        pytest.skip("a process namespace cannot be made here")
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {" ".join(_UNSHARE)} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    far.use(far_python=str(python))
+
+
+def start(target, *args):
+    process = fiber.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+@pytest.mark.usefixtures("container")
+class TestProcessOne:
+    def test_exit_codes_are_exact(self):
+        process = start(exit_with, 9)
+        process.join(60)
+        assert process.exitcode == 9
+
+    @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
+    def test_signals_are_carried_out(self, name):
+        signum = getattr(signal, name)
+        queue = fiber.Queue()
+        process = start(wait_for_ever, queue)
+        pid, parent = queue.get(timeout=60)
+        assert (pid, parent) == (process.pid, 1)
+        process._popen.signal(0, signum)
+        process.join(60)
+        assert process.exitcode == (1 if signum == signal.SIGINT else -signum)
+
+    def test_a_crash_is_told_as_what_it_is(self):
+        process = start(crash)
+        process.join(60)
+        assert process.exitcode == -signal.SIGSEGV
+
+    def test_orphans_hold_up_nobody(self):
+        queue = fiber.Queue()
+        process = start(leave_orphans, queue)
+        assert queue.get(timeout=60) == "left\n"
+        process.join(60)
+        assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("private", [b"", b"{}", b"no json", b'{"instructions": 3}'])
+def test_a_supervisor_that_cannot_read_its_orders_says_so(private, tmp_path):
+    path = tmp_path / "private"
+    path.write_bytes(private)
+    done = subprocess.run(
+        [sys.executable, "-m", "fiber.launch.job"],
+        env={**os.environ, VARIABLE: f"file:{path}"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == REFUSED
+    assert done.stderr.startswith(b"fiber: the instructions of this job make no sense")
