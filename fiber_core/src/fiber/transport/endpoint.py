@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
-from fiber.transport import fork, wire
+from fiber.transport import descriptors, fork, wire
 from fiber.transport.handshake import Hello, Listener
 from fiber.transport.identity import Credentials
 from fiber.transport.peer import Carrier, Peer
@@ -163,6 +163,7 @@ class Endpoint:
         # perhaps on a thread of nng's, before the first frame: whoever says nothing is cut off too
         peer = self._peers[pipe] = Peer(self, self._carriers[carrier], pipe)
         self._await_proof(peer)
+        descriptors.make_room(len(self._peers))
 
     def _await_proof(self, peer: Peer) -> None:
         too_late = functools.partial(self._too_late, peer)
