@@ -196,10 +196,12 @@ def _config(payload: dict[str, Any]) -> Any:
 
 def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """The same on a host that sees nothing of the parent's."""
+    from fiber.launch import environ
     from fiber.launch.elsewhere import FarFinder, Store, load_main
     from fiber.launch.relay import RelayBackend
     from fiber.model import BackendInfo
 
+    environ.begin()
     store = Store(runtime.directory, lambda question: _ask_parent(runtime, url, question))
     finder = FarFinder(payload["modules"], store)
     # as the parent has it: its plugin need not be installed here

@@ -108,6 +108,19 @@ class TestProcesses:
         process.join(60)
         assert process.exitcode == 0
 
+    def test_what_the_program_sets_goes_along_and_threads_are_as_many_as_cpus(
+        self, far, monkeypatch
+    ):
+        monkeypatch.setenv("SET_BY_THE_PROGRAM", "1")
+        monkeypatch.setenv("MKL_NUM_THREADS", "7")
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/mine")
+        far.use(cpu=2)
+        queue = fiber.Queue()
+        names = ["SET_BY_THE_PROGRAM", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CONFIG_HOME"]
+        process = start(describe, queue, names)
+        assert queue.get(timeout=60)[2] == dict(zip(names, ["1", "2", "7", None], strict=True))
+        process.join(60)
+
     @pytest.mark.parametrize(
         "act, signum",
         [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)],
