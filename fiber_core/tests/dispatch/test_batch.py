@@ -88,6 +88,16 @@ def test_a_result_waits_no_longer_than_two_milliseconds_for_others(clock):
     assert run.ranges == [(0, 4, 0), (4, 8, 0), (8, 10, 1)]
 
 
+def test_in_a_long_entry_results_wait_as_long_as_it_has_run_so_that_messages_are_few(clock):
+    run = Run(tasks(0, 64))
+
+    def short(n):
+        clock.now += 2**-10
+
+    run(short)
+    assert [stop for _, stop, _ in run.ranges] == [3, 6, 12, 24, 48, 64]
+
+
 def test_what_was_done_before_a_long_task_can_be_handed_over_during_it(clock):
     run = Run(tasks(0, 6))
 

@@ -11,7 +11,8 @@ from fiber.dispatch.outcomes import Outcomes
 from fiber.dispatch.protocol import Done, Tasks
 from fiber.transport import wire
 
-#: results wait at most this long for others: each message costs 100 µs of CPU on both sides
+#: results wait at most this long for others, or as long as it took until the last ones were handed
+#: over: each message costs 100 µs of CPU on both sides, and a master of many workers gives long entries
 _HOLD = 0.002
 #: and no more than so many bytes of them that had to be pickled ahead of time
 _LARGE = 256 * 2**10
@@ -71,8 +72,8 @@ class Batch:
         self._from = tasks.start
         #: the first item of the unit at hand
         self._unit = tasks.start
-        #: when the first of these began, and when the second did
-        self._began = self._unit_began = time.perf_counter()
+        #: when the entry began, the first of these did, and the second did
+        self._start = self._began = self._unit_began = time.perf_counter()
 
     def run(self, call: Callable[[Any], Any], items: Sequence[Any]) -> None:
         """Run the items one after another, until the end or what was handed back."""
@@ -120,7 +121,7 @@ class Batch:
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
             self._unit, self._unit_began = stop, time.perf_counter()
-            if self._unit_began - self._began < _HOLD:
+            if self._unit_began - self._began < max(_HOLD, self._began - self._start):
                 # what the next task may change is pickled before it runs
                 self._outcomes.settle()
                 if self._outcomes.packed_bytes < _LARGE:
