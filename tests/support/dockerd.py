@@ -171,7 +171,10 @@ def _archive(folder: Path, distributions: Sequence[str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _daemon(folder: Path, bridge: str, number: int) -> Iterator[int]:
+    # where it can be had, dockerd ends with the tests, even if they are killed
+    bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=_PATH) else []
     argv = [
+        *bond,
         "dockerd",
         f"--host=unix://{folder}/docker.sock",
         f"--data-root={folder}/data",
