@@ -1,0 +1,53 @@
+"""The remote fake passes the conformance kit: what the core does for jobs elsewhere is proven on it."""
+
+import attrs
+import pytest
+
+from distributions import Site
+from fiber.testing import BackendConformance, HostWitness
+from fiber.testing.fake_remote import (
+    REMOTE_CAPABILITIES,
+    FakeRemoteBackend,
+    FarConfig,
+    RemotePlatform,
+)
+
+
+class TestFar(BackendConformance):
+    capabilities = REMOTE_CAPABILITIES
+    many = 12
+
+    @pytest.fixture
+    def config(self, tmp_path):
+        (tmp_path / "home").mkdir()
+        return FarConfig(folder=tmp_path / "home")
+
+    @pytest.fixture
+    def platform(self, config):
+        return RemotePlatform(config)
+
+    @pytest.fixture
+    def reopen(self, config, platform):
+        return lambda context: FakeRemoteBackend(attrs.evolve(context, config=config), platform)
+
+    @pytest.fixture
+    def backend(self, context, reopen):
+        backend = reopen(context)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def witness(self):
+        return HostWitness()
+
+    @pytest.fixture
+    def settings(self, config, tmp_path):
+        site = Site(tmp_path / "site")
+        site.add("fiber-far", entry_points={"far": "fiber.testing.fake_remote"})
+        return {
+            "FIBER_FAR_FOLDER": str(config.folder),
+            "FIBER_FAR_PATH": str(site.folder),
+            "PYTHONPATH": str(site.folder),
+            # a dead master is told from a silent one sooner
+            "FIBER_LEASE": "6",
+        }
