@@ -52,6 +52,8 @@ class Worker:
         #: messages that the attendant read while an entry ran
         self._inbox: deque[Message] = deque()
         self._reading = threading.Lock()
+        #: True where the last message let us wait, so that a look for the next one is in vain
+        self._waits = False
         self._running: Batch | None = None
         self._attendant: Attendant[Batch] = Attendant(self._attend, self._linger)
 
@@ -83,14 +85,18 @@ class Worker:
         self._link.send(Kind.ASK, self._target, 0, [protocol.ask(credits_)])
 
     def _receive(self) -> Message:
+        waited = False
         while True:
             with self._reading:
                 if self._inbox:
                     return self._inbox.popleft()
-                message = self._link.receive(timeout=0)
-            if message is not None:
-                return message
+                if waited or not self._waits or self._link.buffered:
+                    message = self._link.receive(timeout=0)
+                    if message is not None:
+                        self._waits = waited
+                        return message
             self._link.wait()
+            waited = True
 
     def _take(self, message: Message) -> None:
         if message.kind is Kind.TASKS:

@@ -221,6 +221,8 @@ class Assembler:
         return Message(kind, frame.target, frame.id, memoryview(buffer))
 
 
+#: no buffers, and the length of the pickle
+_ALONE = struct.Struct("<IQ")
 _COUNT = struct.Struct("<I")
 _ALIGNMENT = 16
 _ZEROS = bytes(_ALIGNMENT)
@@ -228,6 +230,8 @@ _ZEROS = bytes(_ALIGNMENT)
 
 def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     """Segments of an object body: a pickle and its out-of-band buffers."""
+    if not buffers:
+        return [_ALONE.pack(0, len(pickled)), pickled]
     lengths = struct.pack(
         f"<I{1 + len(buffers)}Q", len(buffers), len(pickled), *(len(b) for b in buffers)
     )
@@ -248,6 +252,10 @@ def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
     Raises:
         WireError: the lengths do not add up.
     """
+    # most bodies are a pickle alone
+    whole = len(body)
+    if whole >= _ALONE.size and _ALONE.unpack_from(body) == (0, whole - _ALONE.size):
+        return body[_ALONE.size :], []
     try:
         (count,) = _COUNT.unpack_from(body)
         if count > len(body) // 8:
