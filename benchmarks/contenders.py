@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any, Protocol
@@ -69,19 +71,35 @@ def module(contender: str) -> Any:
     raise ValueError(msg)
 
 
+#: seconds that all workers of a pool have to come up
+_PATIENCE = 600.0
+
+
 @contextlib.contextmanager
 def session(contender: str, workers: int) -> Iterator[Session]:
-    """A pool whose workers are all up."""
+    """A pool whose workers are all up; of the judged ones each has been seen.
+
+    Raises:
+        TimeoutError: some have not come up.
+    """
+    # so long that none does the work of another while that is asked
+    pause = 0.02 if workers <= 64 else 0.1
     with _OPENERS[contender](workers) as opened:
-        # twice as many short sleeps as workers, so that every one takes part
-        opened.map(_pause, [0.02] * (2 * workers))
+        deadline = time.monotonic() + _PATIENCE
+        seen: set[int] = set()
+        while len(seen) < workers:
+            seen.update(opened.map(_pause, [pause] * (2 * workers)))
+            if contender not in JUDGED:
+                break
+            if time.monotonic() > deadline:
+                msg = f"{len(seen)} of {workers} workers are up after {_PATIENCE:.0f} s"
+                raise TimeoutError(msg)
         yield opened
 
 
-def _pause(seconds: float) -> None:
-    import time
-
+def _pause(seconds: float) -> int:
     time.sleep(seconds)
+    return os.getpid()
 
 
 class _Pool:

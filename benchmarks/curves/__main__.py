@@ -23,13 +23,13 @@ def main() -> int:
     add("--others", action="store_true", help="other frameworks too, where they are installed")
     add("--rounds", type=int, default=5, help="rounds of which the median counts (default: 5)")
     add("--seconds", type=float, default=60.0, help=_SECONDS)
-    add("--workers", type=int, default=1024, help="most workers (default: 1024)")
+    add("--sizes", type=int, nargs="+", default=(), help="only so many workers or connections")
     add("--tiny", action="store_true", help="do so little that only the code is tested")
     given = parser.parse_args()
     settings = Settings(
         rounds=given.rounds,
         seconds=given.seconds,
-        workers=given.workers,
+        sizes=tuple(given.sizes),
         others=given.others,
         tiny=given.tiny,
     )

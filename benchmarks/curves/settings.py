@@ -15,8 +15,8 @@ class Settings(NamedTuple):
     rounds: int = 5
     #: seconds that the iterations of one point may take at best; fewer are done where they take more
     seconds: float = 60.0
-    #: most workers
-    workers: int = 1_024
+    #: only these numbers of workers or connections; all where there are none
+    sizes: tuple[int, ...] = ()
     #: other frameworks too
     others: bool = False
     #: so little that only the code is tested
@@ -27,5 +27,5 @@ class Settings(NamedTuple):
         return tiny if self.tiny else usual
 
     def few_of(self, usual: Sequence[int], tiny: Sequence[int]) -> list[int]:
-        """Numbers of workers up to the most."""
-        return [number for number in self.some(usual, tiny) if number <= self.workers]
+        """Numbers of workers that are wanted."""
+        return [number for number in self.some(usual, tiny) if number in (self.sizes or [number])]
