@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import attrs
+from fiber import values
 
 __all__ = ["DockerConfig"]
 
 
 def _named(separator: str) -> Any:
-    def check(_: Any, attribute: attrs.Attribute[Any], values: tuple[str, ...]) -> None:
-        for value in values:
+    def check(_: Any, attribute: values.Field, given: tuple[str, ...]) -> None:
+        for value in given:
             name, found, _ = value.partition(separator)
             if not name or not found:
                 msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
@@ -20,7 +20,7 @@ def _named(separator: str) -> Any:
     return check
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class DockerConfig:
     """What ``FIBER_DOCKER_<KEY>`` and the section ``[docker]`` can set."""
 
@@ -41,15 +41,13 @@ class DockerConfig:
     #: working directory; else the image's
     workdir: str | None = None
     #: size of /dev/shm in MB; else the engine's own
-    shm_size: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
-    )
+    shm_size: int | None = values.field(default=None, validator=values.optional(values.gt(0)))
     #: ``SOURCE:PATH`` or ``SOURCE:PATH:ro``, mounted into every job
-    volumes: tuple[str, ...] = attrs.field(default=(), validator=_named(":"))
+    volumes: tuple[str, ...] = values.field(default=(), validator=_named(":"))
     #: ``NAME:ADDRESS``, added to every job's hosts file
-    extra_hosts: tuple[str, ...] = attrs.field(default=(), validator=_named(":"))
+    extra_hosts: tuple[str, ...] = values.field(default=(), validator=_named(":"))
     #: ``NAME=VALUE``, put on every container
-    labels: tuple[str, ...] = attrs.field(default=(), validator=_named("="))
+    labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
     #: registry and folder that built images are pushed to, for engines that do not build themselves
     registry: str | None = None
     #: which jobs get the engine's own socket: programs that ``fiber run`` starts, so that what they

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import attrs
+from fiber import values
 
 __all__ = ["SshConfig"]
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class SshConfig:
     """What ``FIBER_SSH_<KEY>`` and the section ``[ssh]`` can set."""
 
@@ -30,6 +30,6 @@ class SshConfig:
     #: the address at which hosts reach this machine, where it is not the one that ssh shows
     address: str | None = None
     #: seconds for a connection to be made
-    connect_timeout: float = attrs.field(default=10.0, validator=attrs.validators.gt(0.0))
+    connect_timeout: float = values.field(default=10.0, validator=values.gt(0.0))
     #: where hosts keep what Fiber needs there, ``~/.cache/fiber/ssh`` if it is not set
     root: str | None = None
