@@ -7,6 +7,7 @@ orphans are found at the end.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -202,15 +203,12 @@ def _descendants(pid: int) -> Iterator[int]:
     if sys.platform != "linux":
         yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
         return
-    try:
-        children = [
-            int(word)
-            for task in tasks.iterdir()
-            for word in (task / "children").read_text().split()
-        ]
-    except (FileNotFoundError, ProcessLookupError):
-        # it ended while we looked
-        return
+    children: list[int] = []
+    # it, or one of its threads, may end while we look
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in list(tasks.iterdir()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                children += map(int, (task / "children").read_text().split())
     for child in children:
         yield child
         yield from _descendants(child)

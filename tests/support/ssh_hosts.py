@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -113,7 +114,9 @@ class SshHost:
     def start(self) -> None:
         """Start its sshd and wait until it answers."""
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        command = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts"]
+        # it ends with the tests, also if they are killed
+        command = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.namespace]
+        command += ["unshare", "--mount", "--uts"]
         command += ["sh", "-euc", _ENTER, "enter", self.name, str(self.directory / "passwd")]
         command += [*self.hidden, "--", _SSHD, "-D", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "sshd.log").open("ab") as log:
@@ -311,8 +314,10 @@ def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
         hidden: folders of this machine that hosts do not see.
     """
     need("ssh", why_no_hosts())
+    _sweep()
+    _sweep_folders()
     # short: Unix sockets lie below it
-    directory = Path(tempfile.mkdtemp(prefix="fs-"))
+    directory = Path(tempfile.mkdtemp(prefix=f"fs-{os.getpid():x}-"))
     world = SshWorld(directory)
     try:
         world.make(names, hidden)
@@ -322,6 +327,27 @@ def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
         shutil.rmtree(directory, ignore_errors=True)
     if left:
         pytest.fail("left on hosts:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _sweep() -> None:
+    """Remove what tests left that were killed: names hold the number of their process."""
+    for line in _ip("netns", "list").splitlines():
+        name = line.split()[0]
+        found = re.fullmatch(r"fbs([0-9a-f]+)[a-z]\d*", name)
+        if found is None or Path(f"/proc/{int(found[1], 16)}").exists():
+            continue
+        # somebody else may sweep at the same time
+        with contextlib.suppress(RuntimeError):
+            for pid in _ip("netns", "pids", name).split():
+                _kill(int(pid))
+            _ip("netns", "del", name)
+
+
+def _sweep_folders() -> None:
+    for folder in Path(tempfile.gettempdir()).glob("fs-*-*"):
+        owner = folder.name.split("-")[1]
+        if re.fullmatch("[0-9a-f]+", owner) and not Path(f"/proc/{int(owner, 16)}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _furnish(host: SshHost, keys: Path) -> None:

@@ -67,7 +67,7 @@ class Desk:
         self._terminal = Terminal()
         self._warden = Warden(lease, self._silent, self._drop)
         self._has_begun = self._closed = False
-        self.stations = Stations(hosts, config, providers, self._station, self._changed)
+        self.stations = Stations(hosts, config, providers, self._station, self._changed, lease)
 
     def _station(self, host: Host) -> Station:
         link = HostLink(

@@ -17,7 +17,7 @@ __all__ = ["Stations"]
 log = logging.getLogger("fiber")
 
 #: seconds for a connection that dropped to be made again, before its host is said not to answer
-_RECONNECT = 3.0
+_RECONNECT = 10.0
 #: seconds that the first job waits for other hosts, once one has answered
 _TOGETHER = 2.0
 
@@ -31,6 +31,7 @@ class Stations:
         providers: installed resource providers by kind.
         make: makes a station of a host.
         changed: its lock guards them; notified when a host came up or failed.
+        lease: seconds of silence after which a host is given up.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Stations:
         providers: Mapping[str, ResourceProvider],
         make: Callable[[Host], Station],
         changed: threading.Condition,
+        lease: float,
     ) -> None:
         self._config = config
         self._providers = providers
         self._changed = changed
         self._together = False
+        self._patience = min(_RECONNECT, lease)
         self._stations = {host.name: make(host) for host in hosts}
 
     def __getitem__(self, name: str) -> Station:
@@ -80,7 +83,7 @@ class Stations:
                 # else all jobs of a small pool would go to the host that answered first
                 self._together = True
                 self._changed.wait_for(lambda: all(s.link.is_known for s in self), _TOGETHER)
-            self._changed.wait_for(lambda: _are_back(self, every=every), _RECONNECT)
+            self._changed.wait_for(lambda: _are_back(self, every=every), self._patience)
             found = self.connected()
         if not found:
             why = "; ".join(f"{s.host.name}: {s.link.failure or 'no answer'}" for s in self)
@@ -95,7 +98,7 @@ class Stations:
             BackendUnavailableError: it cannot be asked.
         """
         with self._changed:
-            self._changed.wait_for(lambda: _are_back([station], every=True), _RECONNECT)
+            self._changed.wait_for(lambda: _are_back([station], every=True), self._patience)
         if not station.link.is_up:
             raise station.link.unavailable()
 
