@@ -35,8 +35,9 @@ log = logging.getLogger("fiber")
 
 #: the Python of hosts of which nobody has said anything else
 PYTHON = "python3"
-#: seconds that a supervisor's last report may come after the platform's word of its end
-_LAST_REPORT = 2.0
+#: seconds that a last report may come after the platform's word of the end; a supervisor waits for its
+#: receipt, so one that has ended without it was killed, or cut off
+_LAST_REPORT = 0.5
 #: seconds that a supervisor may take to carry out a SIGKILL before the platform is asked for it
 _KILL = 3.0
 #: seconds of silence that mean something where connections tell of an end themselves
