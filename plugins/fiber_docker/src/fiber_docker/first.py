@@ -67,7 +67,7 @@ def private(stream: BinaryIO, length: int) -> int:
     """A descriptor from which the program reads its private bytes; no path leads to them."""
     data = stream.read(length)
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("fiber")
+        descriptor: int = os.memfd_create("fiber")
     else:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
