@@ -120,3 +120,10 @@ def processes() -> None:
     assert_type(process.is_alive(), bool)
 
     fiber.Process(target=3)  # type: ignore[arg-type]
+
+
+def shared_values() -> None:
+    numbers = fiber.shared([1, 2])
+    assert_type(numbers, fiber.Shared[list[int]])
+    assert_type(numbers.value, list[int])
+    numbers.value = [3]  # type: ignore[misc]
