@@ -7,6 +7,7 @@ stands for anything.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ import attrs
 
 from distributions import Site
 
+_SECTION = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _BLOCK = re.compile(
     r"^```(?:\{code-block\} )?(?P<kind>\w+)\n(?::caption: (?P<caption>[^\n]+)\n)?(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -37,9 +39,17 @@ class Block:
     body: str
 
 
-def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page, in order."""
-    for found in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+def sections(page: Path) -> list[tuple[str, str]]:
+    """Titles and texts of a page's sections that say what to do, in order."""
+    text = page.read_text(encoding="utf-8")
+    starts = [found.start() for found in _SECTION.finditer(text)]
+    parts = [text[i:j] for i, j in itertools.pairwise([*starts, len(text)])]
+    return [(part.splitlines()[0][3:], part) for part in parts if _BLOCK.search(part)]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a text, in order."""
+    for found in _BLOCK.finditer(text):
         yield Block(found["kind"], found["caption"], found["body"])
 
 
@@ -47,10 +57,12 @@ class Reader:
     """Somebody who does what a tutorial says, in a fresh folder.
 
     Args:
+        page: the tutorial.
         folder: where; what is installed goes to a folder beside it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, page: Path, folder: Path) -> None:
+        self._todo = sections(page)
         self.folder = folder / "work"
         self.folder.mkdir()
         self.site = Site(folder / "site")
@@ -61,13 +73,15 @@ class Reader:
             "PYTHONPATH": str(self.site.folder),
         }
 
-    def follow(self, page: Path) -> None:
-        """Do what all blocks say."""
-        for block in blocks(page):
-            if block.kind == "console":
-                self._console(block.body)
-            elif block.caption is not None:
-                self._file(block)
+    def follow(self, title: str) -> None:
+        """Do all that is said up to the end of a section, and was not done yet."""
+        while title in [todo for todo, _ in self._todo]:
+            _, text = self._todo.pop(0)
+            for block in blocks(text):
+                if block.kind == "console":
+                    self._console(block.body)
+                elif block.caption is not None:
+                    self._file(block)
 
     # -- files
 

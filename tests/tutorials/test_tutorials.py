@@ -9,10 +9,19 @@ import tutorial
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_a_tutorial_works(page, tmp_path):
-    tutorial.Reader(tmp_path).follow(page)
+STEPS = [(page, title) for page in PAGES for title, _ in tutorial.sections(page)]
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """A reader for each page, who goes on from test to test."""
+    return {page: tutorial.Reader(page, tmp_path_factory.mktemp(page.stem)) for page in PAGES}
+
+
+@pytest.mark.timeout(380)
+@pytest.mark.parametrize("page, title", STEPS, ids=[f"{page.stem}: {t}" for page, t in STEPS])
+def test_a_tutorial_works(readers, page, title):
+    readers[page].follow(title)
 
 
 def test_a_change_must_fit():
@@ -24,7 +33,7 @@ def test_a_change_must_fit():
 
 
 def test_a_command_that_fails_or_says_something_else_is_told(tmp_path):
-    reader = tutorial.Reader(tmp_path)
+    reader = tutorial.Reader(PAGES[0], tmp_path)
 
     with pytest.raises(AssertionError, match="false ended with 1"):
         reader._console("$ false\n")
