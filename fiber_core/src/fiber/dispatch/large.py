@@ -100,6 +100,8 @@ class Large:
         """
         # what it refers to is held by each worker that has it
         refers = call.release()
+        if call.laid is None and not refers:
+            return
         gone = self._release(call, keep=not refers)
         if refers:
             gone.append(call.digest)
