@@ -36,6 +36,8 @@ class SshWitness(HostWitness):
 
 class TestSsh(BackendConformance):
     python = sys.executable
+    # longer than the lease, after which alone nothing is left of a master that was killed
+    patience = 60.0
     devices: ClassVar = {"fake": 2}
 
     @pytest.fixture
@@ -62,7 +64,7 @@ class TestSsh(BackendConformance):
 
     @pytest.fixture
     def settings(self, world):
-        return world.environ(slots=32)
+        return {**world.environ(slots=32), "FIBER_LEASE": "15"}
 
     @pytest.fixture
     def witness(self, world):
