@@ -6,6 +6,7 @@ write to gets a copy of each page that it writes, and changes nothing for anybod
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -170,10 +171,8 @@ def _is_it(fd: int, place: Place) -> bool:
 
 
 def _is_sealed(fd: int) -> bool:
-    if sys.platform != "linux":
-        return True
-    try:
-        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
-    except OSError:
-        # another kind of file, which has none
-        return False
+    if sys.platform == "linux":
+        # another kind of file has no seals, and says so by an error
+        with contextlib.suppress(OSError):
+            return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+    return False
