@@ -237,6 +237,7 @@ def test_anybody_may_join():
     child.join(PATIENCE)
 
 
+@pytest.mark.timeout(600)
 def test_what_was_put_by_somebody_before_a_join_is_waited_for():
     tasks = fiber.JoinableQueue()
     for _ in range(soak.count(50)):

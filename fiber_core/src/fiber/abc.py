@@ -128,8 +128,11 @@ class Backend(abc.ABC):
     def cleanup(self, run_id: str) -> None:
         """End every job of a run and remove everything it left. Idempotent."""
 
-    def prepare_image(self, context: str) -> str:
-        """Build and push the image described in folder ``context``; return its name."""
+    def prepare_image(self, context: str) -> str | None:
+        """Build and push the image that folder ``context`` describes; return its name.
+
+        None where it describes none.
+        """
         raise CapabilityError(self.name, "images", "prepare_image")
 
     @abc.abstractmethod

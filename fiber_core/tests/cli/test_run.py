@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -273,7 +274,7 @@ class TestImages:
 
         def prepare_image(_, folder):
             folders.append(folder)
-            return "made:1"
+            return "made:1" if Path(folder, "recipe").exists() else None
 
         def submit_without(backend, spec):
             ran.append(spec.image)
@@ -283,19 +284,18 @@ class TestImages:
         monkeypatch.setattr(FakeBackend, "submit", submit_without)
         return folders, ran
 
-    @pytest.mark.parametrize("name", ["Dockerfile", "train.docker"])
-    def test_the_working_directorys_image_is_built(self, fiber, built, tmp_path, name):
-        (tmp_path / name).touch()
+    def test_the_working_directorys_image_is_built(self, fiber, built, tmp_path):
+        (tmp_path / "recipe").touch()
 
         assert fiber("run", "-a", "true").exit_code == 0
         assert built == ([str(tmp_path)], ["made:1"])
 
     def test_an_image_that_is_named_is_taken_as_it_is(self, fiber, built, tmp_path):
-        (tmp_path / "Dockerfile").touch()
+        (tmp_path / "recipe").touch()
 
         assert fiber("run", "-a", "--image", "other", "true").exit_code == 0
         assert built == ([], ["other"])
 
-    def test_without_a_description_nothing_is_built(self, fiber, built):
+    def test_without_a_description_the_backends_own_is_taken(self, fiber, built, tmp_path):
         assert fiber("run", "-a", "true").exit_code == 0
-        assert built == ([], [None])
+        assert built == ([str(tmp_path)], [None])

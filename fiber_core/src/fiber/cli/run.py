@@ -74,8 +74,8 @@ def command(
     and the job goes on by itself. With it the job's output is shown, its exit code is returned,
     and Ctrl-C ends it.
 
-    Where jobs run in images and none is named, the image that a Dockerfile, or the one *.docker
-    file, of the working directory describes is built first.
+    Where jobs run in images and none is named, the image that the working directory describes, if
+    it does, is built first.
     """
     from fiber.cli.session import Session
 
@@ -164,11 +164,8 @@ def _with_image(session: Session, backend: Backend, spec: JobSpec) -> JobSpec:
 
     if not session.info.capabilities.images or spec.image is not None:
         return spec
-    folder = Path.cwd()
-    if not (folder / "Dockerfile").is_file() and not any(folder.glob("*.docker")):
-        # the backend's own default, or its word on what is missing
-        return spec
-    return attrs.evolve(spec, image=backend.prepare_image(str(folder)))
+    # where it describes none: the backend's own default, or its word on what is missing
+    return attrs.evolve(spec, image=backend.prepare_image(str(Path.cwd())))
 
 
 def _shell_code(program: str) -> int:

@@ -213,8 +213,8 @@ class DockerBackend(Backend):
 
     # -- the platform -------------------------------------------------------------------------
 
-    def prepare_image(self, context: str) -> str:
-        """Build the image of a folder, with progress on stderr."""
+    def prepare_image(self, context: str) -> str | None:
+        """Build the image that a folder's Dockerfile describes, with progress on stderr."""
         return self._images.build(context)
 
     def capacity(self) -> Capacity:

@@ -59,16 +59,20 @@ class Images:
             if image not in self._pulled:
                 self._pull(image)
 
-    def build(self, folder: str) -> str:
+    def build(self, folder: str) -> str | None:
         """Build, tag and, where a registry is set, push the image of a folder; its name.
 
+        None where the folder has no Dockerfile.
+
         Raises:
-            BackendError: there is no Dockerfile, or a step of it failed.
+            BackendError: it has several, or a step of it failed.
         """
         from docker.utils import build
 
         context = Path(folder).resolve()
         dockerfile = dockerfile_of(context)
+        if dockerfile is None:
+            return None
         ignore = context / ".dockerignore"
         excluded = ignore.read_text("utf-8").splitlines() if ignore.is_file() else []
         patterns = [line.strip() for line in excluded if line.strip() and line[:1] != "#"]
@@ -131,11 +135,11 @@ class Images:
                     self._say(text)
 
 
-def dockerfile_of(context: Path) -> str:
-    """The name of a folder's Dockerfile: ``Dockerfile``, or its one ``*.docker`` file.
+def dockerfile_of(context: Path) -> str | None:
+    """The name of a folder's Dockerfile, if any: ``Dockerfile``, or its one ``*.docker`` file.
 
     Raises:
-        BackendError: there is none, or more than one.
+        BackendError: there is more than one.
     """
     if (context / "Dockerfile").is_file():
         return "Dockerfile"
@@ -147,8 +151,7 @@ def dockerfile_of(context: Path) -> str:
             f"{context} has several: {', '.join(found)}; rename the one that is meant to Dockerfile"
         )
         raise BackendError(msg)
-    msg = f"{context} has no Dockerfile and no *.docker file to build an image from"
-    raise BackendError(msg)
+    return None
 
 
 def _parts(image: str) -> tuple[str, str | None]:

@@ -100,6 +100,7 @@ class Options(Platform):
 
         image = kit.backend.prepare_image(image_context)
 
+        assert image is not None
         assert kit.run(programs.exit_with(0), image=image).state is JobState.SUCCEEDED
 
     def test_a_job_that_exceeds_its_memory_does_not_succeed(self, kit: Driver) -> None:
