@@ -1,3 +1,11 @@
-"""What holds for every test of every distribution: it leaves nothing behind."""
+"""What holds for every test of every distribution: it leaves nothing behind, and has time."""
+
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["hygiene", "engines"]
+
+# that a machine is busy says nothing about what is tested
+settings.register_profile(
+    "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unhurried")

@@ -109,7 +109,8 @@ class TestEnvironment:
         monkeypatch.setenv("FIBER_START_TIMEOUT", "5")
         monkeypatch.setenv("FIBER_BOOTSTRAP", "fd:7")
         # what the tests themselves are told is no part of this
-        monkeypatch.delenv("FIBER_REQUIRE", raising=False)
+        for name in ("FIBER_LOCAL_TRANSPORT", "FIBER_REQUIRE"):
+            monkeypatch.delenv(name, raising=False)
 
         (line,) = fiber.lines("run", sys.executable, "-c", PRINT_ENVIRONMENT)
 
