@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import pickle
 import sys
 import threading
@@ -101,7 +102,9 @@ class TestFunctions:
             next(pool.imap(bad, [1]))
         until(lambda: seen)
 
-    def test_a_large_closure_crosses_once_to_each_worker(self, pool, monkeypatch):
+    def test_a_large_closure_crosses_once_to_a_host_and_else_to_each_worker(
+        self, pool, monkeypatch
+    ):
         from fiber.transport.endpoint import Peer
 
         sent = []
@@ -120,13 +123,15 @@ class TestFunctions:
 
         for _ in range(3):
             assert pool.map(total, range(200)) == [n + 1 for n in range(200)]
-        assert size <= sum(sent) < 2 * size + 2**20
+        # one worker may do all of it
+        least, most = (1, 2) if os.environ.get("FIBER_LOCAL_TRANSPORT") == "tls" else (0, 0)
+        assert least * size <= sum(sent) < most * size + 2**20
 
     def test_those_that_a_worker_had_to_drop_are_sent_again(self, monkeypatch):
         missed = []
         answer = Dispatcher._missing
         monkeypatch.setattr(
-            Dispatcher, "_missing", lambda *args: missed.append(args) or answer(*args)
+            Dispatcher, "_missing", lambda *args, **how: missed.append(args) or answer(*args, **how)
         )
 
         def limited():

@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 
 from fiber.abc import Backend
+from fiber.exceptions import CapabilityError
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendContext,
@@ -86,6 +88,29 @@ class FakeRemoteBackend(FakeBackend):
     """The fake backend without what only one host has."""
 
     name = "far"
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Start a job of one process, without devices."""
+        if spec.processes > 1:
+            raise CapabilityError(self.name, "fork", "a job of several processes")
+        if spec.resources.devices:
+            raise CapabilityError(self.name, "devices", "a job with devices")
+        return super().submit(spec)
+
+    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
+        """Not offered."""
+        return Backend.submit_group(self, specs, timeout)
+
+    def exec(
+        self,
+        job: Job,
+        argv: Sequence[str],
+        *,
+        stdin: BinaryIO | None = None,
+        tty: bool = False,
+    ) -> int:
+        """Not offered."""
+        return Backend.exec(self, job, argv, stdin=stdin, tty=tty)
 
     def reach(self, job: Job) -> Reach:
         """Directly, or by what the platform forwards."""
