@@ -198,7 +198,7 @@ def test_hosts_that_cannot_reach_this_machine_do_by_the_ssh_connection(master, w
 
     assert found["good"]
     assert len(hosts) == 3
-    assert gone_from_all(world, 5.0)
+    assert gone_from_all(world, LEASE + 10.0)
 
 
 @pytest.mark.timeout(150)
