@@ -305,7 +305,7 @@ class DockerBackend(Backend):
                     look=self._looks.status,
                     last_words=self._starter.last_words,
                     running=self._feed.running,
-                    is_remade=self._starter.is_remade,
+                    tells=self._starter.tells,
                 )
                 self._watches[run_id] = watch
             return watch

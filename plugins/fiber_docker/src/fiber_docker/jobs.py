@@ -67,6 +67,8 @@ class Starter:
         self._mine: dict[str, JobSpec] = {}
         #: jobs whose first container was removed for another
         self._remade: set[str] = set()
+        #: jobs whose container is being made or started
+        self._starting: set[str] = set()
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
         """Create a job's container, and have it started.
@@ -102,12 +104,14 @@ class Starter:
 
         with self._lock:
             self._mine[job.id] = spec
+            self._starting.add(job.id)
         # told before the engine tells, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
         self._devices.grant(job.id, spec.resources, create)
         if failures:
             with self._lock:
                 del self._mine[job.id]
+                self._starting.discard(job.id)
             raise failures[0]
         if spec.detached:
             # whoever submits it may end now
@@ -123,10 +127,14 @@ class Starter:
         with self._lock:
             self._doomed.add(job_id)
 
-    def is_remade(self, job_id: str) -> bool:
-        """True for a job whose first container was removed for another."""
+    def tells(self, job_id: str) -> bool:
+        """True for a job whose container may be removed without that being its end.
+
+        What becomes of one that cannot be started is told here, in better words than the engine's;
+        and there are jobs whose first container was removed for another.
+        """
         with self._lock:
-            return job_id in self._remade
+            return job_id in self._starting or job_id in self._remade
 
     def give_up(self, job: Job) -> None:
         """A job is killed that has no container yet."""
@@ -148,11 +156,8 @@ class Starter:
         self._devices.release(job.id)
         with self._lock:
             self._pumps.pop(job.id, None)
-            spec = self._mine.get(job.id)
-            if spec is not None and spec.entry is not None:
-                # its container is gone by itself; pools that replace workers have many
-                del self._mine[job.id]
-                self._doomed.discard(job.id)
+            if job.id not in self._starting:
+                self._forget(job.id)
 
     def remove(self, job_id: str) -> None:
         """Remove a job's container, and wait for what it still wrote."""
@@ -203,7 +208,28 @@ class Starter:
             self._images.after_miss(image, error)
             self._client.create(wanted.name, wanted.body)
 
+    def _forget(self, job_id: str) -> None:
+        """Under the lock: of one of Fiber's own processes the container is gone by itself."""
+        spec = self._mine.get(job_id)
+        if spec is not None and spec.entry is not None:
+            # pools that replace workers have many
+            del self._mine[job_id]
+            self._doomed.discard(job_id)
+
     def _start(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
+        try:
+            self._begin(job, spec, wanted, around)
+        finally:
+            with self._lock:
+                self._starting.discard(job.id)
+            status = self._feed.status(job.id)
+            if status is not None and status.state.is_terminal and spec.entry is not None:
+                # it was killed or refused, and a container that never ran does not go by itself
+                self._client.remove(job.id)
+                with self._lock:
+                    self._forget(job.id)
+
+    def _begin(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         try:
             if self._is_doomed(job.id):
                 self._feed.publish(job, _KILLED)

@@ -44,7 +44,7 @@ class Watch:
         look: asks the engine for the status of a container that ended, by its id and labels.
         last_words: the last lines of a job, where they came here.
         running: the jobs of the run that were seen to run, and not to end.
-        is_remade: whether a job had a container before its own, whose removal means nothing.
+        tells: whether somebody else tells of a job whose container was removed without an end.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Watch:
         look: Callable[[str, Mapping[str, str]], JobStatus],
         last_words: Callable[[str], tuple[str, ...]],
         running: Callable[[str], list[Job]],
-        is_remade: Callable[[str], bool],
+        tells: Callable[[str], bool],
     ) -> None:
         self._client = client
         self._backend = backend
@@ -66,7 +66,7 @@ class Watch:
         self._look = look
         self._last_words = last_words
         self._running = running
-        self._is_remade = is_remade
+        self._tells = tells
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
         self._closed = threading.Event()
@@ -175,7 +175,7 @@ class Watch:
             self._publish(job, with_words(status, self._last_words(job.id)))
         elif action == "oom":
             self._oom.add(container)
-        elif action in _REMOVED and not self._is_remade(job.id):
+        elif action in _REMOVED and not self._tells(job.id):
             self._publish(job, _REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
