@@ -22,7 +22,7 @@ class Witnessed(Platform):
 
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
-        assert sees.is_running(job)
+        assert self.wait_until(lambda: sees.is_running(job))
 
     def test_a_job_that_ended_by_itself_is_gone(self, kit: Driver, witness: Witness | None) -> None:
         sees = self.asking(witness, "is_running")
