@@ -1,5 +1,6 @@
 """The life of a manager: started, connected to, shut down, lost; types that users register."""
 
+import gc
 import os
 import signal
 from multiprocessing import AuthenticationError, ProcessError
@@ -177,7 +178,8 @@ def test_a_callable_without_a_home_is_sent_by_value(counters):
 
 
 def test_an_object_dies_with_its_last_proxy(counters):
-    # those of other tests may still be on their way out
+    # those of other tests may be held by a traceback, and still be on their way out
+    gc.collect()
     until(lambda: not counters._number_of_objects())
     before = 0
     first = counters.Counter()
