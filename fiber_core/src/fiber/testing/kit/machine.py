@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import attrs
 import pytest
@@ -42,14 +43,15 @@ class AnyOrder(Platform):
 
     @pytest.mark.timeout(300)
     def test_any_order_of_calls_tells_the_truth(self, kit: Driver) -> None:
-        from hypothesis import HealthCheck, Phase, settings
-        from hypothesis.stateful import run_state_machine_as_test
+        from hypothesis import HealthCheck, Phase, settings, stateful
 
         from fiber.testing.kit.machine_rules import Calls
 
         declared = self.declared(kit.backend)
-        run_state_machine_as_test(
-            lambda: Calls(Story(kit, logs=declared.logs)),  # type: ignore[arg-type] # a factory does
+        # typed for classes in some versions and not at all in others, and a factory does
+        run: Any = stateful.run_state_machine_as_test
+        run(
+            lambda: Calls(Story(kit, logs=declared.logs)),
             settings=settings(
                 max_examples=self.machine_examples,
                 stateful_step_count=self.machine_steps,
