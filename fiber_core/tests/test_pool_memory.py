@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from fiber.exceptions import WireError
 from fiber.pool_memory import PoolMemory
 from fiber.runtime import current
 from fiber.transport.peer import Peer
+from open_memory import open_memory
 from transport_world import until
 
 pytestmark = [
@@ -60,16 +60,6 @@ def busy(pool, function, **options):
     while len({pid for pid, _ in done}) < WORKERS:
         done += pool.map(slow, range(2 * WORKERS), chunksize=1, **options)
     return [value for _, value in done]
-
-
-def open_memory():
-    found = 0
-    for path in Path("/proc/self/fd").iterdir():
-        try:
-            found += "memfd:fiber-memory" in str(path.readlink())
-        except OSError:
-            continue
-    return found
 
 
 def test_its_bytes_go_nowhere_on_one_host_and_once_to_each_worker_elsewhere(pool, sent):

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import threading
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 import fiber
 from fiber import runtime
 from fiber.exceptions import PeerLostError
+from open_memory import open_memory
 from transport_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -32,17 +32,6 @@ def be_elsewhere():
     """From now on this process is on another host, as far as it tells."""
     node = runtime.current()
     node._hello = attrs.evolve(node.hello, host="elsewhere")
-
-
-def open_memory():
-    """How much memory without a name this process has open."""
-    found = 0
-    for path in Path("/proc/self/fd").iterdir():
-        try:
-            found += "memfd:fiber-memory" in str(path.readlink())
-        except OSError:
-            continue
-    return found
 
 
 def refusal(handle):

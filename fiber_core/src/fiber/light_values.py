@@ -27,6 +27,7 @@ else:
 __all__ = [
     "NOTHING",
     "Field",
+    "and_",
     "asdict",
     "define",
     "evolve",
@@ -35,8 +36,10 @@ __all__ = [
     "frozen",
     "ge",
     "gt",
+    "has",
+    "le",
+    "optional",
 ]
-__all__ += ["has", "optional"]
 
 T = TypeVar("T")
 Validator = Callable[[Any, Any, Any], None]

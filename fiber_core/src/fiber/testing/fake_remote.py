@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import attrs
 
@@ -89,6 +88,11 @@ class FakeRemoteBackend(FakeBackend):
 
     name = "far"
 
+    # not offered; signals go over the connection
+    exec = Backend.exec
+    signal = Backend.signal
+    submit_group = Backend.submit_group
+
     def submit(self, spec: JobSpec) -> Job:
         """Start a job of one process, without devices."""
         if spec.processes > 1:
@@ -97,21 +101,6 @@ class FakeRemoteBackend(FakeBackend):
             raise CapabilityError(self.name, "devices", "a job with devices")
         return super().submit(spec)
 
-    def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
-        """Not offered."""
-        return Backend.submit_group(self, specs, timeout)
-
-    def exec(
-        self,
-        job: Job,
-        argv: Sequence[str],
-        *,
-        stdin: BinaryIO | None = None,
-        tty: bool = False,
-    ) -> int:
-        """Not offered."""
-        return Backend.exec(self, job, argv, stdin=stdin, tty=tty)
-
     def reach(self, job: Job) -> Reach:
         """Directly, or by what the platform forwards."""
         self.platform.find(job)
@@ -119,10 +108,6 @@ class FakeRemoteBackend(FakeBackend):
         if isinstance(config, FarConfig) and config.forwarded:
             return Reach(ReachKind.REVERSED, f"{config.forwarded} is forwarded to the parent")
         return Reach(ReachKind.DIRECT, "by TLS over loopback")
-
-    def signal(self, job: Job, index: int, signum: int) -> None:
-        """Not offered: signals go over the connection."""
-        Backend.signal(self, job, index, signum)
 
 
 class _NearbyBackend(FakeRemoteBackend):
