@@ -129,11 +129,30 @@ class Backend(abc.ABC):
         """End every job of a run and remove everything it left. Idempotent."""
 
     def prepare_image(self, context: str) -> str | None:
-        """Build and push the image that folder ``context`` describes; return its name.
+        """Build the image that a folder describes, push it where jobs need that; return its name.
 
         None where it describes none.
+
+        Args:
+            context: the folder, or the file in it that describes the image.
+
+        Raises:
+            AmbiguousImageError: the folder describes several.
         """
         raise CapabilityError(self.name, "images", "prepare_image")
+
+    def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
+        """Remove what runs of this user left that are over, wherever they were begun.
+
+        For ``fiber gc``, which looks itself after the runs that were begun on this host.
+
+        Args:
+            dry_run: remove nothing.
+
+        Returns:
+            the ids of those runs.
+        """
+        return ()
 
     @abc.abstractmethod
     def capacity(self) -> Capacity:

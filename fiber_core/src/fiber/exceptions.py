@@ -12,6 +12,7 @@
      │   ├─ BackendNotInstalledError   known, and not installed
      │   ├─ BackendUnavailableError    the platform could not be asked
      │   ├─ CapabilityError            the backend does not do that
+     │   ├─ AmbiguousImageError        a folder describes several images
      │   ├─ SubmitError                the platform refused a job
      │   ├─ UnknownJobError            the platform does not know that job
      │   └─ StartError                 a job was accepted and never came up
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fiber.model.task import Attempt
 
 __all__ = [
+    "AmbiguousImageError",
     "BackendError",
     "BackendNotInstalledError",
     "BackendUnavailableError",
@@ -124,6 +126,24 @@ class CapabilityError(BackendError):
 
     def __str__(self) -> str:
         return f"{self.what} is not supported by {self.backend} (capability {self.capability!r})"
+
+
+class AmbiguousImageError(BackendError):
+    """A folder describes several images, and which is meant cannot be told."""
+
+    def __init__(self, folder: str, candidates: Sequence[str]) -> None:
+        super().__init__(folder, candidates)
+        #: the folder
+        self.folder = folder
+        #: names of the files that describe one each
+        self.candidates = tuple(candidates)
+
+    def __str__(self) -> str:
+        names = ", ".join(self.candidates)
+        return (
+            f"{self.folder} describes several images: {names}; name the one that is meant "
+            f"(fiber run --image-file {self.candidates[0]}), or an image that exists (--image)"
+        )
 
 
 class SubmitError(BackendError):

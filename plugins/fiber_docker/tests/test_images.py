@@ -1,36 +1,9 @@
-"""Which file describes an image, and how images are called."""
+"""How images are called when an engine is asked for them."""
 
 import pytest
 
-from fiber.exceptions import BackendError
-from fiber_docker.images import _parts, dockerfile_of
-
-
-@pytest.mark.parametrize(
-    "files,found",
-    [
-        (["Dockerfile"], "Dockerfile"),
-        (["a.docker"], "a.docker"),
-        (["Dockerfile", "a.docker", "b.docker"], "Dockerfile"),
-    ],
-)
-def test_the_file_is_found(tmp_path, files, found):
-    for name in files:
-        (tmp_path / name).touch()
-
-    assert dockerfile_of(tmp_path) == found
-
-
-def test_a_folder_may_have_none(tmp_path):
-    assert dockerfile_of(tmp_path) is None
-
-
-def test_several_are_an_error_that_names_them(tmp_path):
-    for name in ("a.docker", "b.docker"):
-        (tmp_path / name).touch()
-
-    with pytest.raises(BackendError, match=r"a\.docker, b\.docker"):
-        dockerfile_of(tmp_path)
+from fiber.exceptions import SubmitError
+from fiber_docker.images import _parts
 
 
 @pytest.mark.parametrize(
@@ -40,8 +13,13 @@ def test_several_are_an_error_that_names_them(tmp_path):
         ("a:1", ("a", "1")),
         ("host:5000/a/b", ("host:5000/a/b", "latest")),
         ("host:5000/a/b:1", ("host:5000/a/b", "1")),
-        ("a@sha256:00", ("a", "sha256:00")),
+        (f"a@sha256:{'0' * 64}", ("a", f"sha256:{'0' * 64}")),
     ],
 )
 def test_a_name_has_a_repository_and_a_tag(image, parts):
     assert _parts(image) == parts
+
+
+def test_what_is_no_name_is_refused_before_the_engine_is_asked():
+    with pytest.raises(SubmitError, match="small letters"):
+        _parts("MyImage")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 import tempfile
 import threading
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fiber.exceptions import BackendError, SubmitError
+from fiber.images import Reference, file_of, repository_for
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
 
-__all__ = ["Images", "dockerfile_of"]
+__all__ = ["Images"]
 
 
 class Images:
@@ -64,15 +64,19 @@ class Images:
 
         None where the folder has no Dockerfile.
 
+        Args:
+            folder: the folder, or the Dockerfile in it that is meant.
+
         Raises:
-            BackendError: it has several, or a step of it failed.
+            AmbiguousImageError: it has several.
+            BackendError: a step of it failed.
         """
         from docker.utils import build
 
-        context = Path(folder).resolve()
-        dockerfile = dockerfile_of(context)
-        if dockerfile is None:
+        path = file_of(folder, "Dockerfile", "*.docker")
+        if path is None:
             return None
+        context, dockerfile = path.parent, path.name
         ignore = context / ".dockerignore"
         excluded = ignore.read_text("utf-8").splitlines() if ignore.is_file() else []
         patterns = [line.strip() for line in excluded if line.strip() and line[:1] != "#"]
@@ -84,7 +88,7 @@ class Images:
             file.seek(0)
             name = f"{_repository(context, self._config.registry)}:{_digest(file)}"
             file.seek(0)
-            self._say(f"building {name} from {context / dockerfile}")
+            self._say(f"building {name} from {path}")
             options = {"tag": name, "dockerfile": dockerfile}
             self._follow(self._client.build(options, file), f"build {name}")
         if self._config.registry:
@@ -135,37 +139,17 @@ class Images:
                     self._say(text)
 
 
-def dockerfile_of(context: Path) -> str | None:
-    """The name of a folder's Dockerfile, if any: ``Dockerfile``, or its one ``*.docker`` file.
-
-    Raises:
-        BackendError: there is more than one.
-    """
-    if (context / "Dockerfile").is_file():
-        return "Dockerfile"
-    found = sorted(path.name for path in context.glob("*.docker"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        msg = (
-            f"{context} has several: {', '.join(found)}; rename the one that is meant to Dockerfile"
-        )
-        raise BackendError(msg)
-    return None
-
-
 def _parts(image: str) -> tuple[str, str | None]:
     """Repository, and tag or digest; without either the SDK would pull all tags."""
-    if "@" in image:
-        repository, _, digest = image.partition("@")
-        return repository, digest
-    head, _, last = image.rpartition("/")
-    name, _, tag = last.partition(":")
-    return (f"{head}/{name}" if head else name), tag or "latest"
+    try:
+        found = Reference.parse(image)
+    except ValueError as error:
+        raise SubmitError(str(error)) from None
+    return found.name, found.digest or found.tag or "latest"
 
 
 def _repository(context: Path, registry: str | None) -> str:
-    name = re.sub(r"[^a-z0-9]+", "-", context.name.lower()).strip("-") or "image"
+    name = repository_for(context)
     return f"{registry.rstrip('/')}/{name}" if registry else f"fiber-{name}"
 
 
