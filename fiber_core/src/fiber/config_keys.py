@@ -15,7 +15,16 @@ from fiber.model import BackendInfo
 __all__ = ["INTERNAL_VARIABLES", "Placer", "key_prefix"]
 
 #: variables of Fiber's own that are no settings
-INTERNAL_VARIABLES = frozenset({"FIBER_BOOTSTRAP", "FIBER_REACH", "FIBER_REQUIRE"})
+INTERNAL_VARIABLES = frozenset(
+    {
+        "FIBER_BOOTSTRAP",
+        "FIBER_MPI_DIR",
+        "FIBER_MPI_DOOR",
+        "FIBER_MPI_MEMBER",
+        "FIBER_REACH",
+        "FIBER_REQUIRE",
+    }
+)
 
 _VARIABLE = "FIBER_"
 _log = logging.getLogger("fiber.config")

@@ -20,6 +20,7 @@ BUILT_IN = (
     "ps",
     "logs",
     "exec",
+    "rsh",
     "cp",
     "kill",
     "gc",

@@ -1,0 +1,56 @@
+"""``fiber rsh``: runs words in a shell where a job runs, as remote shells do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.cli.errors import after_signal
+from fiber.mpi.agent import DOOR, call, parse
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+__all__ = ["command"]
+
+
+@click.command(
+    "rsh",
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+        "ignore_unknown_options": True,
+    },
+    short_help="Run words in a shell where a job runs.",
+)
+@click.argument("words", metavar="HOST WORDS...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Run WORDS, joined by blanks, in a shell where HOST runs, and end with their exit code.
+
+    Within 'fiber mpirun' HOST is a member; programs that start theirs by a remote shell can be told
+    to use 'fiber rsh' in its place. Elsewhere it is a job: an id, the beginning of one, or a name.
+    A remote shell's options before HOST are tolerated and mean nothing. Standard input is passed on.
+    """
+    try:
+        host, line = parse(words)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    door = os.environ.get(DOOR)
+    ctx.exit(call(door, host, line) if door else _beside_a_job(host, ["/bin/sh", "-c", line]))
+
+
+def _beside_a_job(word: str, argv: Sequence[str]) -> int:
+    from fiber.cli.jobs import find_job
+    from fiber.cli.session import Session
+
+    session = Session.load()
+    session.require("exec", "fiber rsh")
+    stdin: BinaryIO | None = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    with session.look() as loaded:
+        code = loaded.exec(find_job(loaded.list(), word), argv, stdin=stdin)
+    return after_signal(-code) if code < 0 else code

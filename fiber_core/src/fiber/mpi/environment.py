@@ -1,0 +1,126 @@
+"""The settings of each MPI implementation, as environment: our agent, our hosts, our networks."""
+
+from __future__ import annotations
+
+from fiber import values
+from fiber.mpi.stacks import Family, Stack
+
+__all__ = ["Ground", "arguments", "environment", "member_environment"]
+
+#: stands in for our agent on members, whose daemons refuse to run where it does not exist
+_FALLBACK = " : true"
+#: agents that may run at once: all of them, for none ends before its daemon does
+_MANY = "4096"
+
+
+@values.frozen(kw_only=True)
+class Ground:
+    """What ``mpirun`` is told of the run it is part of."""
+
+    #: path of the agent's program, without blanks and colons
+    agent: str
+    #: path of the hostfile
+    hostfile: str
+    #: networks in which all members reach each other, as ``10.0.0.0/16``; empty where unknown
+    networks: tuple[str, ...] = ()
+    #: the launcher's interface in those networks, where known
+    interface: str | None = None
+    #: slots of a member, the most where they differ
+    slots: int = 1
+
+
+def environment(stack: Stack, ground: Ground) -> dict[str, str]:
+    """What to set where ``mpirun`` starts."""
+    return _OF[stack.family](ground)
+
+
+def arguments(stack: Stack, count: int | None) -> list[str]:
+    """What to say on the command line besides: how many ranks."""
+    if count is None:
+        return []
+    return ["-np" if stack.is_open_mpi else "-n", str(count)]
+
+
+def _open_mpi(ground: Ground) -> dict[str, str]:
+    networks = ",".join(ground.networks)
+    found = {
+        "OMPI_MCA_plm_rsh_agent": ground.agent + _FALLBACK,
+        # each daemon is started from here, and its agent stays with it
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_plm_rsh_num_concurrent": _MANY,
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_MCA_orte_default_hostfile": ground.hostfile,
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        # members share a machine with others, whose processors are no business of ours
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        **_ROOT,
+    }
+    if networks:
+        found["OMPI_MCA_oob_tcp_if_include"] = networks
+        found["OMPI_MCA_btl_tcp_if_include"] = networks
+    return found
+
+
+def _prrte(ground: Ground) -> dict[str, str]:
+    networks = ",".join(ground.networks)
+    found = {
+        "PRTE_MCA_plm_ssh_agent": ground.agent + _FALLBACK,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_num_concurrent": _MANY,
+        "PRTE_MCA_prte_leave_session_attached": "1",
+        "PRTE_MCA_prte_default_hostfile": ground.hostfile,
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        **_ROOT,
+    }
+    if networks:
+        found["OMPI_MCA_btl_tcp_if_include"] = networks
+    if networks and not networks.startswith("127."):
+        # its daemons never use loopback, whatever they are told
+        found["PRTE_MCA_prte_if_include"] = networks
+    return found
+
+
+def _mpich(ground: Ground) -> dict[str, str]:
+    found = {
+        "HYDRA_HOST_FILE": ground.hostfile,
+        "HYDRA_LAUNCHER": "rsh",
+        "HYDRA_LAUNCHER_EXEC": ground.agent,
+    }
+    if ground.interface:
+        found["HYDRA_IFACE"] = ground.interface
+    return found
+
+
+def _intel(ground: Ground) -> dict[str, str]:
+    found = {
+        "I_MPI_HYDRA_HOST_FILE": ground.hostfile,
+        "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": ground.agent,
+        "I_MPI_PERHOST": str(ground.slots),
+        "I_MPI_PIN": "0",
+    }
+    if ground.interface:
+        found["I_MPI_HYDRA_IFACE"] = ground.interface
+    return found
+
+
+#: jobs in images are root's as a rule, and Open MPI runs as root only where it is told to
+_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+_OF = {
+    Family.OPEN_MPI: _open_mpi,
+    Family.OPEN_MPI_PRRTE: _prrte,
+    Family.MPICH: _mpich,
+    Family.INTEL: _intel,
+}
+
+
+def member_environment(interface: str | None) -> dict[str, str]:
+    """What to set on a member: by which interface its ranks reach the others."""
+    if not interface:
+        return {}
+    return {
+        "FI_TCP_IFACE": interface,
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": f"={interface}",
+    }

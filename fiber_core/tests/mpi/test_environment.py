@@ -1,0 +1,85 @@
+"""Each stack is told the same by names of its own."""
+
+import pytest
+
+from fiber.mpi.environment import Ground, arguments, environment, member_environment
+from fiber.mpi.stacks import Family, Stack
+
+GROUND = Ground(
+    agent="/run/rsh",
+    hostfile="/run/hostfile",
+    networks=("10.0.0.0/16", "10.8.0.0/16"),
+    interface="eth1",
+    slots=2,
+)
+
+
+def told(family, ground=GROUND):
+    return environment(Stack(family, "1"), ground)
+
+
+@pytest.mark.parametrize(
+    "family, agent, hostfile",
+    [
+        (Family.OPEN_MPI, "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_orte_default_hostfile"),
+        (Family.OPEN_MPI_PRRTE, "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_default_hostfile"),
+        (Family.MPICH, "HYDRA_LAUNCHER_EXEC", "HYDRA_HOST_FILE"),
+        (Family.INTEL, "I_MPI_HYDRA_BOOTSTRAP_EXEC", "I_MPI_HYDRA_HOST_FILE"),
+    ],
+)
+def test_the_agent_and_the_hosts_are_told(family, agent, hostfile):
+    found = told(family)
+
+    assert found[agent].split(" : ")[0] == "/run/rsh"
+    assert found[hostfile] == "/run/hostfile"
+
+
+@pytest.mark.parametrize("family", [Family.OPEN_MPI, Family.OPEN_MPI_PRRTE])
+def test_daemons_of_open_mpi_find_an_agent_on_members_that_have_none(family):
+    (agent,) = [value for name, value in told(family).items() if name.endswith("_agent")]
+
+    assert agent == "/run/rsh : true"
+
+
+@pytest.mark.parametrize("family", [Family.OPEN_MPI, Family.OPEN_MPI_PRRTE])
+def test_open_mpi_may_run_as_root_and_binds_to_no_processor(family):
+    found = told(family)
+
+    assert (found["OMPI_ALLOW_RUN_AS_ROOT"], found["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]) == ("1", "1")
+    assert [value for name, value in found.items() if "binding" in name] == ["none"]
+
+
+@pytest.mark.parametrize("family", Family)
+def test_networks_are_told_where_they_are_known(family):
+    here = {"10.0.0.0/16,10.8.0.0/16", "eth1"}
+
+    assert here & set(told(family).values())
+    nowhere = Ground(agent="/run/rsh", hostfile="/run/hostfile")
+    assert not [
+        name for name in told(family, nowhere) if name.lower().endswith(("include", "iface"))
+    ]
+
+
+def test_daemons_of_prrte_are_not_told_of_loopback_which_they_never_use():
+    here = Ground(agent="/run/rsh", hostfile="/run/hostfile", networks=("127.0.0.0/8",))
+
+    found = told(Family.OPEN_MPI_PRRTE, here)
+
+    assert "PRTE_MCA_prte_if_include" not in found
+    assert found["OMPI_MCA_btl_tcp_if_include"] == "127.0.0.0/8"
+
+
+def test_intel_mpi_is_told_the_slots():
+    assert told(Family.INTEL)["I_MPI_PERHOST"] == "2"
+
+
+def test_the_number_of_ranks_is_said_in_the_words_of_each():
+    assert arguments(Stack(Family.OPEN_MPI, "4"), 3) == ["-np", "3"]
+    assert arguments(Stack(Family.MPICH, "4"), 3) == ["-n", "3"]
+    assert arguments(Stack(Family.INTEL, "2021"), None) == []
+
+
+def test_a_member_is_told_its_own_interface():
+    assert member_environment(None) == {}
+    assert member_environment("eth0")["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert member_environment("eth0")["GLOO_SOCKET_IFNAME"] == "eth0"
