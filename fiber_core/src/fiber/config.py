@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -147,16 +147,31 @@ class Config:
     def to_environ(self) -> dict[str, str]:
         """What was set, as variables for a job that reads neither our file nor our code.
 
-        Defaults are left out, and so are secrets: a job's environment can be read by others.
+        Defaults are left out, and so are secrets: a job's environment can be read by others; and
+        what holds on this host alone, which has the metadata ``{"passed_on": False}``.
         """
-        environ = {}
-        for prefix, owner in self._owners():
-            for key, attribute in settings_of(type(owner)).items():
-                value = getattr(owner, attribute.name)
-                is_set = self.origin(prefix + key) != _DEFAULT
-                if is_set and value is not None and not attribute.metadata.get("secret"):
-                    environ[f"FIBER_{prefix}{key}".upper()] = render(value)
-        return environ
+        return {
+            f"FIBER_{key}".upper(): text
+            for prefix, owner in self._owners()
+            for key, attribute, text in self._set_in(prefix, owner)
+            if attribute.metadata.get("passed_on", True)
+        }
+
+    def own_settings(self) -> dict[str, str]:
+        """What was set of the backend's own settings, as arguments that set it again; no secrets."""
+        return {
+            key: text
+            for prefix, owner in self._owners()[1:]
+            for key, _, text in self._set_in(prefix, owner)
+        }
+
+    def _set_in(self, prefix: str, owner: Any) -> Iterator[tuple[str, Any, str]]:
+        """Key, attribute and text of what was set and is no secret."""
+        for key, attribute in settings_of(type(owner)).items():
+            value = getattr(owner, attribute.name)
+            is_set = value is not None and self.is_set(prefix + key)
+            if is_set and not attribute.metadata.get("secret"):
+                yield prefix + key, attribute, render(value)
 
     def _owners(self) -> list[tuple[str, Any]]:
         owners: list[tuple[str, Any]] = [("", self)]

@@ -110,3 +110,28 @@ def test_runs_of_one_backend_can_be_collected_alone(fiber, platform):
     fiber.lines("gc", "--backend", "fake")
 
     assert (other.exists(), ours.exists()) == (True, False)
+
+
+class TestRunsOfOtherHosts:
+    @pytest.fixture
+    def swept(self, monkeypatch):
+        """Calls of a backend that finds what a run left that began elsewhere."""
+        calls = []
+
+        def sweep(_, *, dry_run=False):
+            calls.append(dry_run)
+            return ["0000000f"]
+
+        monkeypatch.setattr(FakeBackend, "sweep", sweep)
+        return calls
+
+    def test_they_are_removed_where_the_backend_can_tell(self, fiber, swept):
+        assert fiber.lines("gc") == ["Removed run: 0000000f (whoever began it is gone)"]
+        assert swept == [False]
+
+    def test_a_dry_run_only_tells(self, fiber, swept):
+        assert fiber.lines("gc", "--dry-run")[0].startswith("Would remove run: 0000000f (")
+        assert swept == [True]
+
+    def test_a_backend_that_cannot_tell_has_none(self, fiber):
+        assert fiber.lines("gc") == []

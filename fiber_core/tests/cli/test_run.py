@@ -3,16 +3,16 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import attrs
 import pytest
 
 from fiber.exceptions import SubmitError
 from fiber.hookspecs import hookimpl
+from fiber.images import file_of
 from fiber.launch import rundir
 from fiber.model import Capabilities, Device, ResourceRequest
-from fiber.testing import FakeBackend, FakePlatform, fakes, programs
+from fiber.testing import FakeBackend, FakePlatform, FakePlugin, fakes, programs
 
 PRINT_ENVIRONMENT = """
 import json, os
@@ -79,6 +79,18 @@ class TestDetached:
         assert "the quota is used up" in fiber.fails("run", "true")
         assert list(rundir.runs()) == []
 
+    def test_it_is_called_as_the_platform_calls_jobs(self, fiber, platform, monkeypatch):
+        offered = FakePlugin.fiber_backends
+
+        def calling_it_so(self):
+            return [attrs.evolve(info, noun="pod") for info in offered(self)]
+
+        monkeypatch.setattr(fakes.FakePlugin, "fiber_backends", hookimpl(calling_it_so))
+
+        (line,) = fiber.lines("run", *programs.sleep_forever())
+
+        assert line == f"Created pod: {platform.jobs()[0].id}"
+
 
 class TestCommand:
     def test_it_begins_at_the_first_word_that_is_no_option(self, fiber, spy):
@@ -131,6 +143,16 @@ class TestEnvironment:
         (spec,) = spy.specs
         assert spec.cwd is None
         assert spec.env == {"TOKEN": "t", "FIBER_ENV": "TOKEN,ABSENT", "FIBER_BACKEND": "fake"}
+
+    def test_variables_may_be_given(self, fiber, spy, monkeypatch):
+        monkeypatch.setenv("FIBER_ENV", "TOKEN")
+        monkeypatch.setenv("TOKEN", "ours")
+        monkeypatch.setenv("SEED", "7")
+
+        fiber.lines("run", "-e", "TOKEN=other", "--env", "SEED", "-e", "EMPTY=", "true")
+
+        env = spy.specs[0].env
+        assert (env["TOKEN"], env["SEED"], env["EMPTY"]) == ("other", "7", "")
 
     def test_a_folder_that_was_removed_is_no_error(self, fiber, spy, tmp_path, monkeypatch):
         (tmp_path / "gone").mkdir()
@@ -273,9 +295,10 @@ class TestImages:
         monkeypatch.setattr(fakes, "CAPABILITIES", declared)
         submit = FakeBackend.submit
 
-        def prepare_image(_, folder):
-            folders.append(folder)
-            return "made:1" if Path(folder, "recipe").exists() else None
+        def prepare_image(_, context):
+            folders.append(context)
+            found = file_of(context, "recipe", "*.recipe")
+            return None if found is None else f"{found.name}:1"
 
         def submit_without(backend, spec):
             ran.append(spec.image)
@@ -289,7 +312,7 @@ class TestImages:
         (tmp_path / "recipe").touch()
 
         assert fiber("run", "-a", "true").exit_code == 0
-        assert built == ([str(tmp_path)], ["made:1"])
+        assert built == ([str(tmp_path)], ["recipe:1"])
 
     def test_an_image_that_is_named_is_taken_as_it_is(self, fiber, built, tmp_path):
         (tmp_path / "recipe").touch()
@@ -300,3 +323,37 @@ class TestImages:
     def test_without_a_description_the_backends_own_is_taken(self, fiber, built, tmp_path):
         assert fiber("run", "-a", "true").exit_code == 0
         assert built == ([str(tmp_path)], [None])
+
+    def test_a_file_that_is_named_is_what_is_built(self, fiber, built, tmp_path, monkeypatch):
+        (tmp_path / "recipe").touch()
+        (tmp_path / "gpu.recipe").touch()
+        monkeypatch.setenv("FIBER_IMAGE", "other")
+
+        assert fiber("run", "-a", "--image-file", "gpu.recipe", "true").exit_code == 0
+        assert built == ([str(tmp_path / "gpu.recipe")], ["gpu.recipe:1"])
+
+    def test_a_file_and_an_image_are_one_too_many(self, fiber, built, tmp_path):
+        (tmp_path / "recipe").touch()
+
+        fiber.fails("run", "--image-file", "recipe", "--image", "other", "true", code=2)
+        assert "does not exist" in fiber.fails("run", "--image-file", "none", "true", code=2)
+
+    def test_several_files_are_an_error_without_a_terminal(self, fiber, built, tmp_path):
+        (tmp_path / "a.recipe").touch()
+        (tmp_path / "b.recipe").touch()
+
+        told = fiber.fails("run", "-a", "true")
+
+        assert f"{tmp_path} describes several images: a.recipe, b.recipe" in told
+        assert list(rundir.runs()) == []
+
+    def test_a_person_is_asked_which(self, fiber, built, tmp_path, monkeypatch):
+        (tmp_path / "a.recipe").touch()
+        (tmp_path / "b.recipe").touch()
+        monkeypatch.setattr("fiber.cli.image.can_ask", lambda: True)
+        monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
+
+        done = fiber("run", "-a", "true")
+
+        assert done.stderr.splitlines()[1:] == ["  1  a.recipe", "  2  b.recipe"]
+        assert built == ([str(tmp_path), str(tmp_path / "b.recipe")], ["b.recipe:1"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option, json_option
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("config", short_help="Show the settings and where each was set.")
+@click.command("config", cls=BackendCommand, short_help="Show the settings and where each was set.")
 @json_option
 @backend_option
 def command(as_json: bool, backend: str | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option
 
 __all__ = ["command"]
 
 
-@click.command("cp", short_help="Copy files to and from volumes.")
+@click.command("cp", cls=BackendCommand, short_help="Copy files to and from volumes.")
 @backend_option
 @click.argument("src", metavar="SRC")
 @click.argument("dst", metavar="DST")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber.cli.backend_options import BackendCommand, loaded_plugins
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("doctor", short_help="Check this installation and a backend.")
+class _Quiet(BackendCommand):
+    """Plugins that cannot be used are lines of what it prints, and no warnings."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own options and arguments, then those of backends."""
+        from fiber.cli.plugins import quiet_plugins
+
+        with quiet_plugins():
+            return super().get_params(ctx)
+
+
+@click.command("doctor", cls=_Quiet, short_help="Check this installation and a backend.")
 @click.argument("backend", required=False)
 @click.pass_context
 def command(ctx: click.Context, backend: str | None) -> None:
@@ -38,10 +50,9 @@ def _checks(backend: str | None) -> Iterator[Check]:
     from fiber.cli.checks import core_checks, plugin_checks
     from fiber.cli.session import Session
     from fiber.model import Check
-    from fiber.plugins import load_plugins
 
     yield from core_checks()
-    plugins = load_plugins()
+    plugins = loaded_plugins()
     yield from plugin_checks(plugins)
     try:
         session = Session.load(backend, plugins=plugins)

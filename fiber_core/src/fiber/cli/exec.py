@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.errors import after_signal
 from fiber.cli.options import backend_option
 
@@ -14,6 +15,7 @@ __all__ = ["command"]
 
 @click.command(
     "exec",
+    cls=BackendCommand,
     context_settings={"allow_interspersed_args": False},
     short_help="Run a program beside a job.",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber.cli.backend_options import BackendCommand, loaded_plugins
 from fiber.cli.options import backend_option
 from fiber.exceptions import FiberError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("gc", short_help="Remove what ended runs left.")
+@click.command("gc", cls=BackendCommand, short_help="Remove what ended runs left.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @backend_option
 @click.pass_context
@@ -24,12 +25,12 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
     """Remove runs whose program has died, and detached runs whose jobs have all ended.
 
     That is their logs, their folders on this host, and whatever else they left on their backend.
-    Runs of all backends are looked at, or of the one that is named.
+    Runs that began on this host are looked at, of all backends or of the one that is named; and
+    on the backend in use, where it can tell, those that began elsewhere.
     """
     from fiber.launch import rundir
-    from fiber.plugins import load_plugins
 
-    plugins = load_plugins()
+    plugins = loaded_plugins()
     wanted = None if backend is None else plugins.find_backend(backend).name
     failed = False
     for folder, description in rundir.runs():
@@ -44,8 +45,21 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
             failed = True
             continue
         if why:
-            click.echo(f"{'Would remove' if dry_run else 'Removed'} run: {folder.name} ({why})")
+            _tell(folder.name, why, dry_run=dry_run)
+    _sweep(backend, dry_run=dry_run)
     ctx.exit(1 if failed else 0)
+
+
+def _sweep(backend: str | None, *, dry_run: bool) -> None:
+    from fiber.cli.session import Session
+
+    with Session.load(backend).look() as loaded:
+        for run_id in loaded.sweep(dry_run=dry_run):
+            _tell(run_id, "whoever began it is gone", dry_run=dry_run)
+
+
+def _tell(run_id: str, why: str, *, dry_run: bool) -> None:
+    click.echo(f"{'Would remove' if dry_run else 'Removed'} run: {run_id} ({why})")
 
 
 def _collect(
@@ -59,7 +73,8 @@ def _collect(
     if rundir.has_master(description):
         # also the program that begins a detached run, and may not have submitted its job yet
         return ""
-    with Session.load(backend, plugins=plugins).look() as loaded:
+    settings = dict(description.get("settings") or {})
+    with Session.load(backend, plugins=plugins, settings=settings).look() as loaded:
         if description.get("detached"):
             jobs = list_jobs(loaded, folder.name)
             if not all(item.status.state.is_terminal for item in jobs):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option
 from fiber.exceptions import FiberError
 
@@ -21,7 +22,7 @@ __all__ = ["command"]
 _PATIENCE = 15.0
 
 
-@click.command("kill", short_help="End jobs.")
+@click.command("kill", cls=BackendCommand, short_help="End jobs.")
 @click.option("--run", metavar="RUN", help="All jobs of a run.")
 @click.option(
     "--grace",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option
 
 __all__ = ["command"]
 
 
-@click.command("logs", short_help="Show what a job wrote.")
+@click.command("logs", cls=BackendCommand, short_help="Show what a job wrote.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @backend_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,7 +11,7 @@ import click
 from fiber.config_values import parse_cpu, parse_memory
 from fiber.model import Volume
 
-__all__ = ["backend_option", "cpus", "device", "json_option", "megabytes", "volume"]
+__all__ = ["backend_option", "cpus", "device", "json_option", "megabytes", "variable", "volume"]
 
 _T = TypeVar("_T")
 
@@ -33,12 +34,30 @@ def megabytes(word: str) -> int:
 
 def volume(word: str) -> Volume:
     """A volume and where it is mounted."""
-    source, _, path = word.partition(":")
+    source, _, rest = word.partition(":")
+    path, _, mode = rest.partition(":")
+    if path == "ro" and not mode:
+        path, mode = "", path
     path = path or _MOUNT
-    if not source or not path.startswith("/"):
-        msg = f"{word!r} is no volume: write its name or a folder, and after a colon where it is mounted"
+    if not source or not path.startswith("/") or mode not in {"", "ro", "rw"}:
+        msg = (
+            f"{word!r} is no volume: write its name or a folder, after a colon where it is mounted, "
+            "and :ro behind that where nothing may be written"
+        )
         raise click.BadParameter(msg)
-    return Volume(source=source, path=path)
+    return Volume(source=source, path=path, read_only=mode == "ro")
+
+
+def variable(word: str) -> tuple[str, str]:
+    """A variable of the environment and its value; ours, where none is written."""
+    name, is_given, value = word.partition("=")
+    if not name:
+        msg = f"{word!r} is no variable: write NAME=VALUE, or NAME for the value it has here"
+        raise click.BadParameter(msg)
+    if not is_given and name not in os.environ:
+        msg = f"{name} is not set here: write {name}=VALUE"
+        raise click.BadParameter(msg)
+    return name, value if is_given else os.environ[name]
 
 
 def device(word: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option, json_option
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _STYLES = {
 }
 
 
-@click.command("ps", short_help="List jobs.")
+@click.command("ps", cls=BackendCommand, short_help="List jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="List jobs that have ended, too.")
 @json_option
 @backend_option

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.errors import Failure
-from fiber.cli.options import backend_option, cpus, device, megabytes, volume
+from fiber.cli.options import backend_option, cpus, device, megabytes, variable, volume
 from fiber.exceptions import SubmitError
 from fiber.model import JobSpec, ResourceRequest, Volume
 
@@ -26,6 +27,7 @@ _NOT_PASSED_ON = frozenset({"FIBER_BOOTSTRAP"})
 
 @click.command(
     "run",
+    cls=BackendCommand,
     context_settings={"allow_interspersed_args": False},
     short_help="Start a program as a job.",
 )
@@ -47,9 +49,24 @@ _NOT_PASSED_ON = frozenset({"FIBER_BOOTSTRAP"})
     type=volume,
     multiple=True,
     metavar="VOLUME[:PATH]",
-    help="Mount a volume, at /persistent if no path is given.",
+    help="Mount a volume, at /persistent if no path is given; read-only with :ro behind the path.",
+)
+@click.option(
+    "-e",
+    "--env",
+    "variables",
+    type=variable,
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Variable of the job; without a value it has ours.",
 )
 @click.option("--image", metavar="IMAGE", help="Image that the job runs in.")
+@click.option(
+    "--image-file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Build the image that FILE describes, not the one of the working directory.",
+)
 @click.option("-a", "--attach", is_flag=True, help="Follow the job and end as it ends.")
 @click.option("--name", metavar="NAME", help="Name of the job.")
 @backend_option
@@ -63,7 +80,9 @@ def command(
     cpu: float | None,
     memory: int | None,
     volumes: tuple[Volume, ...],
+    variables: tuple[tuple[str, str], ...],
     image: str | None,
+    image_file: str | None,
     attach: bool,
     name: str | None,
     backend: str | None,
@@ -79,6 +98,9 @@ def command(
     """
     from fiber.cli.session import Session
 
+    if image and image_file:
+        msg = "name an image with --image, or the file that describes one, and not both"
+        raise click.UsageError(msg)
     session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
     requested = dict(devices) | ({} if gpu is None else {"gpu": gpu})
     _refuse_early(
@@ -86,7 +108,7 @@ def command(
         {
             "cpu_limit": "" if cpu is None else "--cpu",
             "memory_limit": "" if memory is None else "--memory",
-            "images": "" if image is None else f"--image {image}",
+            "images": f"--image {image}" if image else "--image-file" if image_file else "",
             "volumes": "".join(f"-v {wanted.source}" for wanted in volumes[:1]),
         },
         attach=attach,
@@ -99,17 +121,18 @@ def command(
         run_id="",
         name=name or Path(words[0]).name or words[0],
         argv=words,
-        env=_environment(session),
+        env={**_environment(session), **dict(variables)},
         unset_env=_NOT_PASSED_ON,
         cwd=_folder() if session.info.capabilities.same_host else None,
         resources=ResourceRequest(cpu=config.cpu, memory=config.memory, devices=requested),
-        image=config.image if session.info.capabilities.images else None,
+        image=config.image if session.info.capabilities.images and not image_file else None,
         volumes=volumes,
         detached=not attach,
         log_prefix=config.log_prefix,
     )
     try:
-        ctx.exit(_attached(session, spec) if attach else _detached(session, spec))
+        start = _attached if attach else _detached
+        ctx.exit(start(session, spec, image_file))
     except SubmitError as error:
         code = _shell_code(words[0]) if session.info.capabilities.same_host else None
         raise Failure(error, code) from error
@@ -138,34 +161,38 @@ def _folder() -> str | None:
         return None
 
 
-def _detached(session: Session, spec: JobSpec) -> int:
+def _detached(session: Session, spec: JobSpec, image_file: str | None) -> int:
     import attrs
 
     with session.begin_run(detached=True) as run:
-        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id))
+        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id), image_file)
         job = session.submit(run.backend, spec)
-        click.echo(f"Created job: {job.id}")
+        click.echo(f"Created {session.info.noun}: {job.id}")
     return 0
 
 
-def _attached(session: Session, spec: JobSpec) -> int:
+def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
     import attrs
 
     from fiber.cli.attach import attend
 
     with session.begin_run() as run:
-        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id))
+        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id), image_file)
         return attend(session, run, spec)
 
 
-def _with_image(session: Session, backend: Backend, spec: JobSpec) -> JobSpec:
-    """The same job, in the image that the working directory describes where none is named."""
+def _with_image(
+    session: Session, backend: Backend, spec: JobSpec, image_file: str | None
+) -> JobSpec:
+    """The same job, in the image that a file or the working directory describes if none is named."""
     import attrs
+
+    from fiber.cli.image import prepare
 
     if not session.info.capabilities.images or spec.image is not None:
         return spec
     # where it describes none: the backend's own default, or its word on what is missing
-    return attrs.evolve(spec, image=backend.prepare_image(str(Path.cwd())))
+    return attrs.evolve(spec, image=prepare(backend, image_file))
 
 
 def _shell_code(program: str) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fiber.backend import choose_backend, load_backend
+from fiber.cli.backend_options import loaded_plugins, options_given
 from fiber.config import Config, Origin, OriginKind, load_config
 from fiber.exceptions import CapabilityError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
@@ -47,6 +48,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
         *,
         plugins: Plugins | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Session:
         """Read the settings and choose the backend.
 
@@ -54,15 +56,13 @@ class Session:
             backend: what ``--backend`` says.
             options: settings that other options of the command set; None is not set.
             plugins: the plugins, loaded if omitted.
+            settings: the backend's own, with which a run was begun; the command's options if omitted.
 
         Raises:
             ConfigError: a setting is wrong.
             BackendError: no backend can be chosen, or the one named cannot be used.
         """
-        if plugins is None:
-            from fiber.plugins import load_plugins
-
-            plugins = load_plugins()
+        plugins = loaded_plugins() if plugins is None else plugins
         installed = tuple(plugins.backends().values())
         given = {key: value for key, value in (options or {}).items() if value is not None}
         if backend is None:
@@ -71,8 +71,14 @@ class Session:
         else:
             info = plugins.find_backend(backend, origin="option --backend")
             given["backend"] = info.name
+        flags = {key: f"--{key}" for key in given}
+        if settings is None:
+            for key, (flag, value) in options_given(info).items():
+                given[key], flags[key] = value, flag
+        else:
+            given.update(settings)
         config = load_config(given, backend_info=info, backends=installed)
-        origins = {key: Origin(OriginKind.OPTION, f"--{key}") for key in given}
+        origins = {key: Origin(OriginKind.OPTION, flag) for key, flag in flags.items()}
         config = attrs.evolve(config, origins={**config.origins, **origins})
         return cls(config=config, plugins=plugins, info=info)
 
@@ -105,7 +111,8 @@ class Session:
         from fiber.launch import rundir
 
         run_id = secrets.token_hex(4)
-        directory = rundir.create(run_id, self.info.name, detached=detached)
+        settings = self.config.own_settings()
+        directory = rundir.create(run_id, self.info.name, detached=detached, settings=settings)
         keep = False
         try:
             backend = self._load(run_id, str(directory))

@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,20 @@ def is_alive(pid: int, began: float) -> bool:
     return now is not None and abs(now - began) < 1.0
 
 
-def create(run_id: str, backend: str, *, detached: bool = False) -> Path:
+def create(
+    run_id: str,
+    backend: str,
+    *,
+    detached: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Path:
     """Make the folder of a new run, described in its ``run.json``, and sweep stale ones.
 
     Args:
         run_id: the run.
         backend: canonical name of its backend.
         detached: True where its jobs outlive this process; :func:`sweep` leaves it alone then.
+        settings: by which its platform is found again.
     """
     sweep()
     folder = run_root() / run_id
@@ -103,6 +110,7 @@ def create(run_id: str, backend: str, *, detached: bool = False) -> Path:
         "program": list(sys.argv),
         "created": time.time(),
         "detached": detached,
+        "settings": dict(settings or {}),
     }
     (folder / _DESCRIPTION).write_text(json.dumps(description))
     return folder

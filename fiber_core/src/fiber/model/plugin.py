@@ -40,12 +40,16 @@ class BackendInfo:
     api: tuple[int, int] = (1, 0)
     #: one line for ``fiber plugins``
     summary: str = ""
+    #: what a job is called on this platform, for people
+    noun: str = "job"
     #: True for the backend that is used where none was chosen or detected
     default: bool = False
     #: what works on it
     capabilities: Capabilities = values.field(factory=Capabilities)
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
-    #: ``[<name>]`` of the configuration file
+    #: ``[<name>]`` of the configuration file. A field's metadata may have ``option`` and ``help``,
+    #: which make it an option of commands (of those in ``commands``, if that is there), and
+    #: ``passed_on=False``, which keeps it from the environment of jobs
     config: type | None = None
     #: seconds of silence after which a job is given up, unless the setting says otherwise
     lease: float = 3.0
