@@ -84,6 +84,11 @@ def init(**arguments: Any) -> None:
         _arguments.update(arguments)
 
 
+def argument(key: str) -> Any:
+    """What :func:`init` was given for a key; None where nothing was."""
+    return _arguments.get(key)
+
+
 class Runtime:
     """Everything that one process of a run owns. Use :func:`current`."""
 
