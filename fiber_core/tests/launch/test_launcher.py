@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_world import FakeReactor, until
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
-from fiber.launch import bootstrap
+from fiber.launch import bootstrap, modules
 from fiber.launch.launcher import Launcher
 from fiber.model import (
     BackendInfo,
@@ -221,12 +221,10 @@ class TestFetching:
         with pytest.raises(WireError, match="makes no sense"):
             call(launcher, FakePeer("x"), body)
 
-    def test_a_module_is_described_with_its_source_to_another_host_alone(self, launcher):
-        question = json.dumps({"module": __name__.partition(".")[0]}).encode()
-        near = json.loads(bytes(call(launcher, FakePeer("x"), question)[2]))
-        far = json.loads(bytes(call(launcher, FakePeer("x", host="far"), question)[2]))
-        assert "source" not in near
-        assert "source" in far or far == {}
+    def test_a_module_is_described_by_its_file(self, launcher):
+        name = __name__.partition(".")[0]
+        answer = call(launcher, FakePeer("x"), json.dumps({"module": name}).encode())[2]
+        assert json.loads(bytes(answer)) == modules.describe(name)
 
 
 class TestEvents:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import zipfile
 
 import pytest
 
@@ -37,26 +38,51 @@ def test_own_names_are_the_programs_and_not_pythons(odd):
 
 
 def test_a_loaded_module_is_described_by_its_file(odd):
-    assert modules.describe("odd_one", with_source=False) == {
+    assert modules.describe("odd_one") == {
         "path": odd.__file__,
         "locations": None,
     }
 
 
 def test_pythons_own_modules_are_not_told():
-    assert modules.describe("json", with_source=True) == {}
-    assert modules.describe("no_such_module", with_source=True) == {}
+    assert modules.describe("json") == {}
+    assert modules.describe("no_such_module") == {}
 
 
 def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
-    module = load("odd_one", modules.describe("odd_one", with_source=False))
+    module = load("odd_one", modules.describe("odd_one"))
     assert (module.VALUE, module.where()) == (7, odd.__file__)
 
 
-def test_a_module_is_loaded_from_its_source_where_the_file_is_not_here(odd):
-    answer = {**modules.describe("odd_one", with_source=True), "path": "/not/here/odd_one.py"}
-    module = load("odd_one", answer)
-    assert (module.VALUE, module.where()) == (7, "/not/here/odd_one.py")
+def test_a_package_without_a_file_is_its_folders(tmp_path):
+    (tmp_path / "inside.py").write_text("VALUE = 7\n")
+    finder = modules.ParentFinder(
+        frozenset({"spread"}),
+        lambda _: json.dumps({"path": None, "locations": [str(tmp_path)]}).encode(),
+    )
+
+    spec = finder.find_spec("spread", None)
+
+    assert list(importlib.util.module_from_spec(spec).__path__) == [str(tmp_path)]
+
+
+def test_a_module_whose_file_cannot_be_opened_is_not_found():
+    answer = {"path": "/not/here/odd.zip/odd_one.py", "locations": None}
+    finder = modules.ParentFinder(frozenset({"odd_one"}), lambda _: json.dumps(answer).encode())
+
+    assert finder.find_spec("odd_one", None) is None
+
+
+def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("odd_packed.py", "VALUE = 7\n")
+    monkeypatch.syspath_prepend(str(archive))
+    module = importlib.import_module("odd_packed")
+    monkeypatch.setitem(sys.modules, "odd_packed", module)
+
+    assert modules.source_of("odd_packed") == "VALUE = 7\n"
+    assert modules.source_of("json") is None
 
 
 def test_nobody_is_asked_for_a_name_that_the_parent_has_not():

@@ -201,9 +201,7 @@ class Launcher:
         except (ValueError, KeyError, TypeError) as error:
             msg = "a question for a module makes no sense"
             raise WireError(msg) from error
-        elsewhere = peer.hello is None or peer.hello.host != self._runtime.hello.host
-        found = modules.describe(name, with_source=elsewhere)
-        peer.send(Kind.REPLY, 0, message.id, [json.dumps(found).encode()])
+        peer.send(Kind.REPLY, 0, message.id, [json.dumps(modules.describe(name)).encode()])
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The backend's events tell how a child ended; those of remote jobs have more to say."""

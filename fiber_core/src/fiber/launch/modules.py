@@ -1,15 +1,13 @@
-"""Modules that a child cannot import by itself come from its parent, over their connection.
+"""A child on this host asks its parent for the files of modules that it cannot find by itself.
 
 A child has its parent's ``sys.path``, and still misses what the parent loaded in another way: by
-file (pytest's importlib mode), from a folder that this host does not have, by an import hook. A
-finder at the end of the child's ``sys.meta_path`` asks for such a module, and only for those whose
-top-level package its parent has loaded from the program's own files: a missing optional dependency
-costs no question.
+file (pytest's importlib mode), by an import hook. A finder at the end of the child's
+``sys.meta_path`` asks where such a module is, and only for those whose top-level package its parent
+has loaded from the program's own files: a missing optional dependency costs no question.
 """
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.util
 import json
 import os
@@ -18,18 +16,20 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
-_counted = -1
+_seen: tuple[int, str] = (-1, "")
 _names: frozenset[str] = frozenset()
 
 
 def own_names() -> frozenset[str]:
     """Top-level names of the loaded modules that belong to no installation of Python's."""
-    global _counted, _names  # noqa: PLW0603 - a cache, renewed when modules were added
-    if len(sys.modules) != _counted:
-        _counted = len(sys.modules)
+    global _seen, _names  # noqa: PLW0603 - a cache, renewed when modules were added
+    # how many there are, and the one that was added last
+    now = len(sys.modules), next(reversed(sys.modules))
+    if now != _seen:
+        _seen = now
         installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
         _names = frozenset(
             name.partition(".")[0]
@@ -39,36 +39,34 @@ def own_names() -> frozenset[str]:
     return _names - {"__main__", "__mp_main__"}
 
 
-def describe(name: str, *, with_source: bool) -> dict[str, Any]:
-    """What a child needs to load a module of ours; empty where we have not loaded it ourselves."""
-    module = sys.modules.get(name)
-    if module is None or name.partition(".")[0] not in own_names():
+def describe(name: str) -> dict[str, Any]:
+    """Where a module of ours is; empty where we have not loaded it ourselves."""
+    if not _is_own(name):
         return {}
-    origin = getattr(module, "__file__", None)
+    module = sys.modules[name]
     locations = getattr(module, "__path__", None)
-    found: dict[str, Any] = {
-        "path": origin,
+    return {
+        "path": getattr(module, "__file__", None),
         "locations": None if locations is None else list(locations),
     }
-    if with_source:
-        found["source"] = _source(name, origin)
-    return found
 
 
-def _source(name: str, origin: str | None) -> str | None:
-    if origin is None:
+def source_of(name: str) -> str | None:
+    """The source of a module of ours, as its own loader has it: also of one inside an archive."""
+    if not _is_own(name):
         return None
-    try:
-        with open(origin, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError):
-        # inside an archive, or no text: its own loader knows
-        spec = importlib.util.find_spec(name)
-        loader = spec.loader if spec is not None else None
-        return loader.get_source(name) if isinstance(loader, importlib.abc.InspectLoader) else None
+    spec = importlib.util.find_spec(name)
+    # not every loader has any
+    read = getattr(None if spec is None else spec.loader, "get_source", None)
+    source: str | None = None if read is None else read(name)
+    return source
 
 
-class ParentFinder(importlib.abc.MetaPathFinder):
+def _is_own(name: str) -> bool:
+    return name in sys.modules and name.partition(".")[0] in own_names()
+
+
+class ParentFinder:
     """Asks the parent for modules; last in ``sys.meta_path``.
 
     Args:
@@ -86,35 +84,21 @@ class ParentFinder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """The module as the parent has it, or None."""
+        """The module from the file that the parent has it from, or None."""
         if fullname.partition(".")[0] not in self._names:
             return None
         found = json.loads(self._ask(json.dumps({"module": fullname}).encode()))
         if not found:
             return None
         origin, locations = found["path"], found["locations"]
-        if origin is not None and Path(origin).exists():
-            return importlib.util.spec_from_file_location(
-                fullname, origin, submodule_search_locations=locations
-            )
-        if origin is not None and found.get("source") is None:
+        if origin is None:
+            # a package without a file is its folders
+            spec = ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = locations or []
+            return spec
+        if not Path(origin).exists():
+            # inside an archive, whose own finder was asked before
             return None
-        loader = _SentSource(origin, found.get("source"))
-        spec = ModuleSpec(fullname, loader, origin=origin, is_package=locations is not None)
-        spec.has_location = origin is not None
-        return spec
-
-
-class _SentSource(importlib.abc.InspectLoader):
-    """Loads a module from source that came over the connection; a namespace has none."""
-
-    def __init__(self, origin: str | None, source: str | None) -> None:
-        self._origin = origin
-        self._source = source or ""
-
-    def get_source(self, fullname: str) -> str:
-        return self._source
-
-    def get_code(self, fullname: str) -> CodeType:
-        # line numbers and the file's name in tracebacks are the parent's
-        return compile(self._source, self._origin or f"<{fullname}>", "exec")
+        return importlib.util.spec_from_file_location(
+            fullname, origin, submodule_search_locations=locations
+        )

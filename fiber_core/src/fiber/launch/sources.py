@@ -149,8 +149,8 @@ class Sources:
             content = path.read_bytes()
         except OSError:
             # inside an archive: its own loader knows
-            source = modules.describe(name, with_source=True).get("source")
-            if not isinstance(source, str):
+            source = modules.source_of(name)
+            if source is None:
                 return {}
             content = source.encode()
             return self._told(found, content, content)

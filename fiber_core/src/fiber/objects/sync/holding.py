@@ -92,6 +92,36 @@ class Holding:
             warnings.warn(text, HolderDiedWarning, stacklevel=_frames_of_ours() + 1)
 
 
+class Held:
+    """What both sides of a lock or semaphore do with what this process has of it."""
+
+    #: what this process has
+    mine: Holding
+
+    def release(self) -> None:
+        """Give a permit back."""
+        raise NotImplementedError
+
+    def release_fully(self) -> int:
+        """Give it back, however often this thread has taken it."""
+        depth = self.mine.leave_fully()
+        self.release()
+        return depth
+
+    def warn(self, verdict: Verdict, who: str) -> None:
+        """Tell the user of a death; where that is an error, nothing stays taken.
+
+        Raises:
+            HolderDiedError: nothing was taken.
+            HolderDiedWarning: it was and is given back, and warnings are errors.
+        """
+        try:
+            self.mine.warn(verdict, who)
+        except HolderDiedWarning:
+            self.release()
+            raise
+
+
 def _frames_of_ours() -> int:
     """How many calls of Fiber's own the user's call has led to."""
     count = 0

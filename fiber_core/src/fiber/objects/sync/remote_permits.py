@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
+from fiber.exceptions import LeaseLostError, PeerLostError
 from fiber.objects.address import Address, Kind
 from fiber.objects.owner import Owner
-from fiber.objects.sync.holding import Holding
+from fiber.objects.sync.holding import Held, Holding
 from fiber.objects.sync.line import TAKEN, Verdict
 from fiber.objects.sync.protocol import Op, Word
 from fiber.objects.sync.remote import RemoteWaited, Told
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fiber.objects.store import Store
 
 
-class RemotePermits(RemoteWaited):
+class RemotePermits(Held, RemoteWaited):
     """One question for each permit, and one word for giving it back.
 
     See :class:`~fiber.objects.sync.sides.Locking`.
@@ -43,7 +43,7 @@ class RemotePermits(RemoteWaited):
         if told.verdict in TAKEN:
             mine.mark()
         if told.text:
-            self._warn(told)
+            self.warn(told.verdict, told.text)
         return told.verdict is not Verdict.NO
 
     def release(self) -> None:
@@ -61,12 +61,6 @@ class RemotePermits(RemoteWaited):
         elif self.ask(Op.GIVE).verdict is Verdict.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
-
-    def release_fully(self) -> int:
-        """Give it back, however often this thread has taken it."""
-        depth = self.mine.leave_fully()
-        self.release()
-        return depth
 
     def check(self) -> None:
         """Raise what an operation would: the owner is gone, and perhaps what was held."""
@@ -105,13 +99,6 @@ class RemotePermits(RemoteWaited):
             with self._guard:
                 self.mine.held -= 1
             self.say(Op.RELEASE, told.verdict is Verdict.INHERITED)
-
-    def _warn(self, told: Told) -> None:
-        try:
-            self.mine.warn(told.verdict, told.text)
-        except HolderDiedWarning:
-            self.release()
-            raise
 
     # -- what happens elsewhere
 

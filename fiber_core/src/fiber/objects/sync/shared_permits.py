@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from fiber.exceptions import HolderDiedWarning
 from fiber.objects.address import Kind
-from fiber.objects.sync.holding import Holding
+from fiber.objects.sync.holding import Held, Holding
 from fiber.objects.sync.line import TAKEN, Answer, Answers, Request, Verdict
 from fiber.objects.sync.permits import Permits
 from fiber.objects.sync.protocol import Op, Word
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from fiber.objects.store import Store
 
 
-class SharedPermits(Waited):
+class SharedPermits(Held, Waited):
     """Its threads take permits without the wire; see :class:`~fiber.objects.sync.sides.Locking`."""
 
     def __init__(self, store: Store, kind: Kind, permits: Permits) -> None:
@@ -45,7 +44,7 @@ class SharedPermits(Waited):
         if answer.verdict in TAKEN:
             mine.mark()
         if answer.text:
-            self._warn(answer)
+            self.warn(answer.verdict, answer.text)
         return answer.verdict is not Verdict.NO
 
     def release(self) -> None:
@@ -64,25 +63,12 @@ class SharedPermits(Waited):
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
-    def release_fully(self) -> int:
-        """Give it back, however often this thread has taken it."""
-        depth = self.mine.leave_fully()
-        self.release()
-        return depth
-
     def check(self) -> None:
         """Nothing can be lost where the owner is."""
 
     def value(self) -> int:
         """How many permits can be taken."""
         return self._permits.value
-
-    def _warn(self, answer: Answer) -> None:
-        try:
-            self.mine.warn(answer.verdict, answer.text)
-        except HolderDiedWarning:
-            self.release()
-            raise
 
     def carry(self, answers: Answers) -> None:
         """Tell those who wait; what threads here are given is counted at once."""
