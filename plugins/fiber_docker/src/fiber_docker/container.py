@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
@@ -41,10 +41,6 @@ class Surroundings:
     master: str = ""
     #: whose jobs these are
     owner: str = ""
-    #: what grants it devices, as the engine's API has it
-    device_requests: Sequence[Mapping[str, Any]] = ()
-    #: variables by which it sees its devices
-    device_env: Mapping[str, str] = attrs.field(factory=dict)
     #: names that it can dial, with their addresses
     hosts: Mapping[str, str] = attrs.field(factory=dict)
     #: path of the engine's own socket on its machine; None to keep it from the job
@@ -88,7 +84,7 @@ def plan(
         "Cmd": list(argv[1:]),
         # a name without a value is taken out of what the image sets
         "Env": [
-            *(f"{key}={value}" for key, value in {**around.device_env, **spec.env, **env}.items()),
+            *(f"{key}={value}" for key, value in {**spec.env, **env}.items()),
             *sorted(spec.unset_env - spec.env.keys() - env.keys()),
         ],
         "Labels": _labels(spec, config, around, kind),
@@ -196,8 +192,6 @@ def _host(spec: JobSpec, config: DockerConfig, around: Surroundings) -> dict[str
         mounts.append(socket)
     if mounts:
         host["Mounts"] = mounts
-    if around.device_requests:
-        host["DeviceRequests"] = [dict(request) for request in around.device_requests]
     return host
 
 

@@ -69,6 +69,9 @@ class Devices:
                 installed = ", ".join(sorted(self._providers)) or "none"
                 msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
                 raise ResourceError(msg)
+            if not count:
+                # not even asked whether there are any
+                continue
             with self._lock:
                 if kind not in self._found:
                     self._found[kind] = self._probe(provider, image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 
 import attrs
@@ -30,6 +31,31 @@ _KILLED = JobStatus(
     message="killed before it was started",
 )
 _NO_PYTHON = "executable file not found"
+
+
+class _Stage(enum.Enum):
+    """How far a job has come."""
+
+    #: it has no container, and may wait for devices
+    WAITING = enum.auto()
+    #: its container is being made and started
+    STARTING = enum.auto()
+    #: its container was started, or cannot be
+    STARTED = enum.auto()
+
+
+@attrs.define
+class _Own:
+    """A job that was submitted here; changed under the lock alone."""
+
+    spec: JobSpec
+    stage: _Stage = _Stage.WAITING
+    #: it is to be killed, started or not
+    doomed: bool = False
+    #: its first container was removed for another
+    remade: bool = False
+    #: shows its output, and has its last lines
+    pump: Pump | None = None
 
 
 class Starter:
@@ -61,14 +87,7 @@ class Starter:
         self._devices = devices
         self._hands = Hands()
         self._lock = threading.Lock()
-        #: jobs that are to be killed, for those that are not started yet
-        self._doomed: set[str] = set()
-        self._pumps: dict[str, Pump] = {}
-        self._mine: dict[str, JobSpec] = {}
-        #: jobs whose first container was removed for another
-        self._remade: set[str] = set()
-        #: jobs whose container is being made or started
-        self._starting: set[str] = set()
+        self._own: dict[str, _Own] = {}
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
         """Create a job's container, and have it started.
@@ -90,28 +109,25 @@ class Starter:
         failures: list[BackendError] = []
 
         def create(requests: Requests) -> None:
-            body = wanted.body
-            if requests:
-                body = {**body, "HostConfig": {**body["HostConfig"], "DeviceRequests": requests}}
+            if not self._may_begin(job):
+                return
+            granted = _with_devices(wanted, requests)
             try:
-                self._create(attrs.evolve(wanted, body=body), around.image)
+                self._create(granted, around.image)
             except BackendError as error:
                 failures.append(error)
-                self._devices.release(job.id)
+                with self._lock:
+                    del self._own[job.id]
                 self._feed.publish(job, start_failure(str(error)))
                 return
-            self._hands.do(lambda: self._start(job, spec, wanted, around))
+            self._hands.do(lambda: self._start(job, spec, granted, around))
 
         with self._lock:
-            self._mine[job.id] = spec
-            self._starting.add(job.id)
+            self._own[job.id] = _Own(spec)
         # told before the engine tells, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
         self._devices.grant(job.id, spec.resources, create)
         if failures:
-            with self._lock:
-                del self._mine[job.id]
-                self._starting.discard(job.id)
             raise failures[0]
         if spec.detached:
             # whoever submits it may end now
@@ -125,7 +141,9 @@ class Starter:
     def doom(self, job_id: str) -> None:
         """A job is to be killed, and may not be started yet."""
         with self._lock:
-            self._doomed.add(job_id)
+            own = self._own.get(job_id)
+            if own is not None:
+                own.doomed = True
 
     def tells(self, job_id: str) -> bool:
         """True for a job whose container may be removed without that being its end.
@@ -134,7 +152,8 @@ class Starter:
         and there are jobs whose first container was removed for another.
         """
         with self._lock:
-            return job_id in self._starting or job_id in self._remade
+            own = self._own.get(job_id)
+            return own is not None and (own.remade or own.stage is not _Stage.STARTED)
 
     def give_up(self, job: Job) -> None:
         """A job is killed that has no container yet."""
@@ -143,26 +162,32 @@ class Starter:
     def is_mine(self, job_id: str) -> bool:
         """True for jobs that were submitted here."""
         with self._lock:
-            return job_id in self._mine
+            return job_id in self._own
 
     def last_words(self, job_id: str) -> tuple[str, ...]:
         """The last lines of a job that has ended, where they came here."""
         with self._lock:
-            pump = self._pumps.get(job_id)
+            own = self._own.get(job_id)
+            pump = None if own is None else own.pump
         return () if pump is None else pump.last_words(_LAST_WORDS)
 
     def ended(self, job: Job) -> None:
         """A job has ended: its devices are free."""
-        self._devices.release(job.id)
         with self._lock:
-            self._pumps.pop(job.id, None)
-            if job.id not in self._starting:
-                self._forget(job.id)
+            own = self._own.get(job.id)
+            if own is not None:
+                own.pump = None
+                if own.stage is _Stage.WAITING:
+                    # it gave up waiting: nobody will start it
+                    del self._own[job.id]
+                elif own.stage is _Stage.STARTED:
+                    self._forget(job.id)
+        self._devices.release(job.id)
 
     def remove(self, job_id: str) -> None:
         """Remove a job's container, and wait for what it still wrote."""
         with self._lock:
-            pump = self._pumps.pop(job_id, None)
+            pump = self._take_pump(self._own.get(job_id))
         self._client.remove(job_id)
         if pump is not None:
             pump.join(_LAST_WORDS)
@@ -184,7 +209,7 @@ class Starter:
     def attached(self) -> list[str]:
         """The jobs that were submitted here and end with their submitter."""
         with self._lock:
-            return [job_id for job_id, spec in self._mine.items() if not spec.detached]
+            return [job_id for job_id, own in self._own.items() if not own.spec.detached]
 
     def close(self) -> None:
         """Remove the containers of jobs that end with their submitter. Idempotent."""
@@ -195,9 +220,10 @@ class Starter:
         finally:
             self._hands.close()
             with self._lock:
-                pumps, self._pumps = list(self._pumps.values()), {}
+                pumps = [self._take_pump(own) for own in self._own.values()]
             for pump in pumps:
-                pump.join(0.0)
+                if pump is not None:
+                    pump.join(0.0)
 
     # -- within
 
@@ -208,20 +234,39 @@ class Starter:
             self._images.after_miss(image, error)
             self._client.create(wanted.name, wanted.body)
 
+    def _may_begin(self, job: Job) -> bool:
+        """A job has its devices; False where it was killed while it waited for them."""
+        with self._lock:
+            own = self._own.get(job.id)
+            if own is not None and not own.doomed:
+                own.stage = _Stage.STARTING
+                return True
+        self._feed.publish(job, _KILLED)
+        # told before, perhaps, and then they were granted after that
+        self._devices.release(job.id)
+        return False
+
     def _forget(self, job_id: str) -> None:
         """Under the lock: of one of Fiber's own processes the container is gone by itself."""
-        spec = self._mine.get(job_id)
-        if spec is not None and spec.entry is not None:
+        own = self._own.get(job_id)
+        if own is not None and own.spec.entry is not None:
             # pools that replace workers have many
-            del self._mine[job_id]
-            self._doomed.discard(job_id)
+            del self._own[job_id]
+
+    @staticmethod
+    def _take_pump(own: _Own | None) -> Pump | None:
+        """Under the lock: what shows a job's output, for whoever waits for its end."""
+        if own is None:
+            return None
+        pump, own.pump = own.pump, None
+        return pump
 
     def _start(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         try:
             self._begin(job, spec, wanted, around)
         finally:
             with self._lock:
-                self._starting.discard(job.id)
+                self._own[job.id].stage = _Stage.STARTED
             status = self._feed.status(job.id)
             if status is not None and status.state.is_terminal and spec.entry is not None:
                 # it was killed or refused, and a container that never ran does not go by itself
@@ -261,7 +306,7 @@ class Starter:
             if shown:
                 prefix = f"[{spec.name}] ".encode() if spec.log_prefix else b""
                 with self._lock:
-                    self._pumps[job.id] = Pump(stream, prefix)
+                    self._own[job.id].pump = Pump(stream, prefix)
             if wanted.stdin:
                 # one that has ended meanwhile reads no more
                 with contextlib.suppress(OSError):
@@ -277,7 +322,7 @@ class Starter:
         host = wanted.body["HostConfig"]
         bare = attrs.evolve(bare, name=wanted.name, body={**bare.body, "HostConfig": host})
         with self._lock:
-            self._remade.add(job.id)
+            self._own[job.id].remade = True
         try:
             self._client.remove(job.id)
             self._create(bare, around.image)
@@ -288,7 +333,14 @@ class Starter:
 
     def _is_doomed(self, job_id: str) -> bool:
         with self._lock:
-            return job_id in self._doomed
+            return self._own[job_id].doomed
+
+
+def _with_devices(wanted: Plan, requests: Requests) -> Plan:
+    if not requests:
+        return wanted
+    host = {**wanted.body["HostConfig"], "DeviceRequests": list(requests)}
+    return attrs.evolve(wanted, body={**wanted.body, "HostConfig": host})
 
 
 def _lacks_python(error: BackendError) -> bool:

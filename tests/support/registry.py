@@ -1,0 +1,93 @@
+"""A registry of images that asks for a password, on a loopback port; gone at the end."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+__all__ = ["PASSWORD", "USER", "Registry", "missing", "started"]
+
+USER, PASSWORD = "fiber", "open-sesame"  # of nobody but this registry
+#: the password as the registry compares it, which is made to be slow
+_HASH = "$2y$05$.W.D3EUZRlYY3xcnJbyoC.3Ilwcty2.LvTBvGkqBvkyXCBV8MvG1y"
+_CONFIG = """\
+version: 0.1
+storage:
+  filesystem:
+    rootdirectory: {folder}/images
+http:
+  addr: 127.0.0.1:0
+auth:
+  htpasswd:
+    realm: tests
+    path: {folder}/users
+"""
+
+
+@attrs.frozen
+class Registry:
+    """A running registry."""
+
+    #: ``HOST:PORT``, the first part of its images' names
+    address: str
+
+    def auth(self) -> str:
+        """Its user and password, as the docker command keeps them."""
+        return base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+
+def missing() -> str | None:
+    """What a registry lacks here; None where one can be started."""
+    if shutil.which("docker-registry") is None:
+        return "docker-registry not found; run apt-get install docker-registry"
+    return None
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Registry]:
+    """Start a registry that keeps its images in a folder."""
+    (folder / "users").write_text(f"{USER}:{_HASH}\n")
+    (folder / "config.yml").write_text(_CONFIG.format(folder=folder))
+    # it ends with the tests, also if they are killed
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "docker-registry", "serve", str(folder / "config.yml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.stdout.close)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        said: list[str] = []
+        address = _address(process.stdout, said)
+        # it logs each request, and would wait for a reader
+        reader = threading.Thread(target=said.extend, args=(process.stdout,), name="registry")
+        reader.start()
+        stack.pop_all()
+        try:
+            yield Registry(address)
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
+            process.stdout.close()
+
+
+def _address(words: Iterable[str], said: list[str]) -> str:
+    for line in words:
+        said.append(line)
+        found = re.search(r"listening on (127\.0\.0\.1:\d+)", line)
+        if found:
+            return found[1]
+    msg = f"the registry did not come up: {''.join(said)[-2000:]}"
+    raise RuntimeError(msg)
