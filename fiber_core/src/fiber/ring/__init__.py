@@ -1,0 +1,1 @@
+"""Rings: groups of equal members with ranks, started, watched and ended together."""

@@ -1,0 +1,377 @@
+"""The course of a ring: its phases, what leads from one to the next, and what is due when."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from fiber import values
+from fiber.ring.chronicle import Chronicle
+from fiber.ring.instructions import Collect, Conclude, Forget, Form, Go, Halt, Instruction
+from fiber.ring.model import ConditionKind, Failure, Group, Placement, RingPhase
+from fiber.ring.policy import Clean, Policy
+from fiber.ring.ranks import assign
+from fiber.ring.roll import Roll, State, Worker, delay
+
+
+class Next(enum.Enum):
+    """What follows once all workers have ended."""
+
+    #: what was planned before: another attempt, as long as nothing else is said
+    RESTART = "restart"
+    SUSPEND = "suspend"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+
+
+class Course:
+    """Where a ring stands, and how it goes on; :class:`~fiber.ring.machine.RingMachine` owns it.
+
+    Args:
+        groups: the workers it wants.
+        policy: how it starts, restarts and ends.
+        epoch: what a moment of its clock is to be added to for seconds since the epoch.
+    """
+
+    def __init__(self, groups: Sequence[Group], policy: Policy, epoch: float) -> None:
+        self.policy = policy
+        self.roll = Roll(groups, policy)
+        self.chronicle = Chronicle(epoch)
+        self.phase = RingPhase.NEW
+        self.next = Next.RESTART
+        self.wanted = self.roll.size
+        self.least = self.wanted if policy.min is None else policy.min
+        self.most = max(self.wanted, policy.min or 0) if policy.max is None else policy.max
+        #: who runs in this round, and whether it is done
+        self.round: dict[int, bool] = {}
+        self.placements: tuple[Placement, ...] = ()
+        self.rounds = self.restarts = 0
+        self.failure: Failure | None = None
+        #: attempts to bring all up that failed since the last run
+        self._tries = 0
+        self._began = 0.0
+        #: the end of what the phase waits for at most, if there is one
+        self._until: float | None = None
+        #: the same for the survivors' state, for the rest of an elastic ring, and for the end
+        self.collect_until: float | None = None
+        self._call_until: float | None = None
+        self.forget_at: float | None = None
+        self.is_halting = False
+        #: whether what was kept is being ended, and whether that is done
+        self._is_releasing = self._has_forgotten = False
+        #: whether workers stay as they are when it is over
+        self._stays = False
+
+    # -- what may be asked
+
+    @property
+    def is_elastic(self) -> bool:
+        """True where it goes on with fewer than it wants."""
+        return self.least < self.wanted
+
+    @property
+    def is_active(self) -> bool:
+        """True where it is to run, now or later, and nobody has decided otherwise."""
+        idle = self.phase in (RingPhase.NEW, RingPhase.SUSPENDED) or self.phase.is_over
+        return not idle and self.next is Next.RESTART
+
+    def working(self) -> list[Worker]:
+        """The workers of this round that are there and not done."""
+        found = map(self.roll.get, [number for number, done in self.round.items() if not done])
+        return [worker for worker in found if worker is not None and worker.ending is None]
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`advance` has something to do."""
+        due = [self.roll.next_press(), self.collect_until, self._call_until]
+        if self.phase in _TIMED:
+            due.append(self._until)
+        if self.phase is RingPhase.STARTING or (
+            self.phase is RingPhase.RUNNING and not any(self.round.values())
+        ):
+            due.append(self.roll.next_fill(self.wanted))
+        if self.phase in (RingPhase.FORMING, RingPhase.RUNNING):
+            due += [worker.heard + self.policy.heartbeat for worker in self.working()]
+        if self.is_active and self.policy.deadline is not None:
+            due.append(self._began + self.policy.deadline)
+        if not self._is_releasing:
+            due.append(self.forget_at)
+        return min((moment for moment in due if moment is not None), default=None)
+
+    # -- decisions
+
+    def begin(self, now: float, out: list[Instruction]) -> None:
+        """It is started, or resumed."""
+        self._began = now
+        self.chronicle.began(now)
+        self._attempt(now, out)
+
+    def attempt_failed(self, failure: Failure, now: float, out: list[Instruction]) -> None:
+        """The members could not be brought up together."""
+        self.failure, self._until = failure, None
+        self.chronicle.note("GangFailed", str(failure), now)
+        if self._tries < self.policy.backoff_limit:
+            self._tries += 1
+            self._until = now + delay(self.policy, self._tries)
+        elif self.rounds and self.restarts < self.policy.max_restarts:
+            self._count_restart(now)
+        else:
+            self.next = Next.FAIL
+        self.end(now, out)
+
+    def run_failed(self, failure: Failure, now: float, out: list[Instruction]) -> None:
+        """User code failed, or a worker that ran it."""
+        self.failure = failure
+        restarts = self.restarts < self.policy.max_restarts
+        if restarts:
+            self._count_restart(now)
+        # a member's death makes others raise, and they may be heard first
+        verdict = now + self.policy.verdict if failure.is_raised else now
+        self.settle(Next.RESTART if restarts else Next.FAIL, verdict, now, out)
+
+    def heard_why(self, failure: Failure) -> None:
+        """Another failure of the same run; a death explains what user code elsewhere raised."""
+        if self.failure is None or (self.failure.is_raised and not failure.is_raised):
+            same = self.failure is not None and self.failure.worker == failure.worker
+            # who raised and exited was not killed
+            if not same:
+                self.failure = failure
+
+    def settle(self, then: Next, verdict: float, now: float, out: list[Instruction]) -> None:
+        """User code has to end; those that are there tell their state first."""
+        self.phase, self.next, self._until, self._call_until = (
+            RingPhase.SETTLING,
+            then,
+            verdict,
+            None,
+        )
+        found = map(self.roll.get, self.round)
+        there = tuple(w.number for w in found if w is not None and w.ending is None)
+        if then in (Next.RESTART, Next.SUSPEND) and there:
+            self.collect_until = now + self.policy.collect
+            out.append(Collect(self.rounds, there))
+
+    def succeed(self, now: float, out: list[Instruction]) -> None:
+        """All is done."""
+        self.failure = None
+        self.next = Next.SUCCEED
+        self.end(now, out)
+
+    def fail(self, failure: Failure, now: float, out: list[Instruction]) -> None:
+        """It is to end badly, whatever else was planned."""
+        if self.next in (Next.FAIL, Next.SUCCEED):
+            return
+        self.failure, self.next = failure, Next.FAIL
+        self.end(now, out)
+
+    def end(self, now: float, out: list[Instruction]) -> None:
+        """End the workers; what follows is :attr:`next`."""
+        had_run = self.phase in (RingPhase.RUNNING, RingPhase.SETTLING)
+        if self.next is not Next.RESTART:
+            self._until = None
+        self.collect_until = self._call_until = None
+        self.phase = RingPhase.ENDING
+        keeps = self.policy.keeps_workers
+        if keeps and had_run:
+            self.is_halting = True
+            out.append(Halt(self.rounds))
+        is_over = self.next in (Next.SUCCEED, Next.FAIL)
+        self._stays = is_over and had_run and self.policy.clean is Clean.NONE
+        if self._stays:
+            return
+        for worker in self.roll:
+            kept = keeps and had_run and worker.state is not State.FAILED
+            if not (kept and self.next is Next.RESTART):
+                self.roll.end(worker, now, out)
+
+    # -- what is due
+
+    def advance(self, now: float, out: list[Instruction]) -> bool:
+        """Do one step of what is due; True where there may be more."""
+        before = self.phase, self.next, len(out)
+        self.roll.press(now, out)
+        deadline = self.policy.deadline
+        if self.is_active and deadline is not None and now >= self._began + deadline:
+            late = f"it was not done within {deadline:g} s"
+            self.fail(Failure(reason="DeadlineExceeded", message=late), now, out)
+        step = _STEPS.get(self.phase)
+        if step is not None:
+            step(self, now, out)
+        return before != (self.phase, self.next, len(out))
+
+    def _while_starting(self, now: float, out: list[Instruction]) -> None:
+        self.roll.fill(self.wanted, now, out)
+        up = self.roll.count(State.UP)
+        is_late = self._until is not None and now >= self._until
+        is_last_call = self._is_last_call(up, now)
+        if up >= self.wanted or is_last_call or (is_late and up >= self.least):
+            self._form(now, out)
+        elif is_late:
+            self.attempt_failed(self._gang_failure(up), now, out)
+
+    def _gang_failure(self, up: int) -> Failure:
+        cause = self.roll.failure
+        message = (
+            f"{up} of {self.wanted} members came up within {self.policy.start_timeout:g} s, so "
+            "none was run"
+        )
+        if cause is None:
+            waiting = ", ".join(str(worker.seat) for worker in self.roll.starting())
+            return Failure(reason="StartTimeout", message=f"{message}; missing: {waiting}")
+        return values.evolve(cause, message=f"{cause.message}; {message}")
+
+    def _is_last_call(self, up: int, now: float) -> bool:
+        """Whether an elastic ring has waited long enough for the rest."""
+        if up < self.least:
+            self._call_until = None
+        elif self._call_until is None:
+            self._call_until = now + self.policy.last_call
+        return self._call_until is not None and now >= self._call_until
+
+    def _form(self, now: float, out: list[Instruction]) -> None:
+        self.rounds += 1
+        self.placements = assign(self.roll.seated())
+        self.round = {placement.worker: False for placement in self.placements}
+        self.phase, self._call_until = RingPhase.FORMING, None
+        self._until = now + self.policy.start_timeout
+        for worker in self.working():
+            worker.heard = now
+        out.append(Form(self.rounds, self.placements, self.restarts))
+
+    def _while_forming(self, now: float, out: list[Instruction]) -> None:
+        if self._until is not None and now >= self._until:
+            text = f"the members did not get to know each other in {self.policy.start_timeout:g} s"
+            self.attempt_failed(Failure(reason="FormTimeout", message=text), now, out)
+        else:
+            self._give_up_the_silent(now, out)
+
+    def formed(self, now: float, out: list[Instruction]) -> None:
+        """User code begins."""
+        self.phase, self._until, self._tries = RingPhase.RUNNING, None, 0
+        size = sum(placement.slots for placement in self.placements)
+        hosts = self.placements[0].nodes
+        message = f"{size} rank{'s'[: size > 1]} on {hosts} host{'s'[: hosts > 1]}"
+        self.chronicle.is_now(ConditionKind.RUNNING, "RingRunning", message, now)
+        for worker in self.working():
+            worker.heard = now
+        out.append(Go(self.rounds))
+
+    def _while_running(self, now: float, out: list[Instruction]) -> None:
+        if all(self.round.values()):
+            self.succeed(now, out)
+            return
+        self._give_up_the_silent(now, out)
+        if self.phase is not RingPhase.RUNNING or any(self.round.values()):
+            # where somebody is done the others will be soon: nobody is to begin again for a newcomer
+            return
+        self.roll.fill(self.wanted, now, out)
+        new = [worker for worker in self.roll.up() if worker.number not in self.round]
+        surplus = len(self.round) - self.wanted
+        if surplus > 0:
+            self._resize(f"{surplus} fewer are wanted", now, out)
+        elif not new:
+            self._call_until = None
+        elif len(self.round) + len(new) >= self.wanted or self._is_last_call(self.least, now):
+            self._resize(f"{len(new)} more came up", now, out)
+
+    def _resize(self, why: str, now: float, out: list[Instruction]) -> None:
+        self.chronicle.is_now(ConditionKind.RESTARTING, "Resized", why, now)
+        self.settle(Next.RESTART, now, now, out)
+
+    def _give_up_the_silent(self, now: float, out: list[Instruction]) -> None:
+        for worker in self.working():
+            if now < worker.heard + self.policy.heartbeat:
+                continue
+            worker.state = State.FAILED
+            text = f"it gave no sign of life for {self.policy.heartbeat:g} s"
+            failure = Failure(
+                reason="LEASE", message=text, worker=worker.number, host=worker.host.name
+            )
+            if self.phase is RingPhase.RUNNING:
+                self.run_failed(failure, now, out)
+            elif self.phase is RingPhase.FORMING:
+                self.attempt_failed(failure, now, out)
+            return
+
+    def _while_settling(self, now: float, out: list[Instruction]) -> None:
+        if self.collect_until is not None and now >= self.collect_until:
+            self.collect_until = None
+        if self._until is not None and now >= self._until:
+            self._until = None
+        if self.collect_until is None and self._until is None:
+            self.end(now, out)
+
+    def _while_ending(self, now: float, out: list[Instruction]) -> None:
+        is_waiting = not self._stays and any(w.ending is not None for w in self.roll)
+        if is_waiting or self.is_halting:
+            return
+        if self.next is Next.RESTART:
+            self.phase = RingPhase.WAITING
+        elif self.next is Next.SUSPEND:
+            self.phase, self.next = RingPhase.SUSPENDED, Next.RESTART
+            self.chronicle.is_now(ConditionKind.SUSPENDED, "RingSuspended", "by its user", now)
+        else:
+            self.conclude(now, out)
+
+    def _while_waiting(self, now: float, out: list[Instruction]) -> None:
+        if self._until is None or now >= self._until:
+            self._attempt(now, out)
+
+    def conclude(self, now: float, out: list[Instruction]) -> None:
+        """It is over."""
+        failure = self.failure
+        if self.next is Next.SUCCEED:
+            self.phase = RingPhase.SUCCEEDED
+            text = "all members are done"
+            self.chronicle.is_now(ConditionKind.SUCCEEDED, "RingSucceeded", text, now)
+        else:
+            self.phase = RingPhase.FAILED
+            reason = failure.reason if failure is not None else "Failed"
+            self.chronicle.is_now(ConditionKind.FAILED, reason, str(failure), now)
+        out.append(Conclude(failure))
+        if self.policy.ttl is not None:
+            self.forget_at = now + self.policy.ttl
+        elif self.policy.clean is Clean.ALL:
+            self.forget_at = now
+
+    def _while_over(self, now: float, out: list[Instruction]) -> None:
+        if self._has_forgotten or self.forget_at is None or now < self.forget_at:
+            return
+        if not self._is_releasing:
+            self._is_releasing = True
+            self.roll.end_all(now, out)
+        if not len(self.roll):
+            self._has_forgotten = True
+            out.append(Forget())
+
+    def _attempt(self, now: float, out: list[Instruction]) -> None:
+        self.phase, self.next = RingPhase.STARTING, Next.RESTART
+        self.round = {}
+        self._until = now + self.policy.start_timeout
+        self.roll.begin(now)
+        for worker in self.roll:
+            if worker.seat >= self.wanted:
+                self.roll.end(worker, now, out)
+
+    @property
+    def has_forgotten(self) -> bool:
+        """True once nothing is kept any more."""
+        return self._has_forgotten
+
+    def _count_restart(self, now: float) -> None:
+        self.restarts += 1
+        text = f"restart {self.restarts} of {self.policy.max_restarts}: {self.failure}"
+        self.chronicle.is_now(ConditionKind.RESTARTING, "MemberFailed", text, now)
+
+
+#: phases that wait for something no longer than a moment
+_TIMED = (RingPhase.STARTING, RingPhase.FORMING, RingPhase.SETTLING, RingPhase.WAITING)
+_STEPS: dict[RingPhase, Callable[[Course, float, list[Instruction]], None]] = {
+    RingPhase.STARTING: Course._while_starting,  # noqa: SLF001 - its own
+    RingPhase.FORMING: Course._while_forming,  # noqa: SLF001
+    RingPhase.RUNNING: Course._while_running,  # noqa: SLF001
+    RingPhase.SETTLING: Course._while_settling,  # noqa: SLF001
+    RingPhase.ENDING: Course._while_ending,  # noqa: SLF001
+    RingPhase.WAITING: Course._while_waiting,  # noqa: SLF001
+    RingPhase.SUCCEEDED: Course._while_over,  # noqa: SLF001
+    RingPhase.FAILED: Course._while_over,  # noqa: SLF001
+}

@@ -1,0 +1,142 @@
+"""What a ring's machine is told: by its workers, by their platform, and by its user.
+
+A *worker* is one job of a ring. It has a number that is never used again; a worker that takes the
+place of another has another number. A *round* is one assignment of ranks, counted from 1.
+"""
+
+from __future__ import annotations
+
+from fiber import values
+from fiber.ring.model import Failure, Host
+
+
+@values.frozen
+class StartAsked:
+    """The user wants it to run; once."""
+
+
+@values.frozen
+class WorkerUp:
+    """A worker said hello, with all its slots."""
+
+    worker: int
+    #: where it runs
+    host: Host
+
+
+@values.frozen
+class WorkerHeard:
+    """A worker gave a sign of life."""
+
+    worker: int
+
+
+@values.frozen
+class WorkerDone:
+    """All ranks of a worker have returned."""
+
+    worker: int
+
+
+@values.frozen
+class WorkerFailed:
+    """A worker could not be started, or one of its ranks raised; its job may still be there."""
+
+    worker: int
+    failure: Failure
+
+
+@values.frozen
+class WorkerGone:
+    """A worker's job has ended, or could not be submitted; nothing more will come of it."""
+
+    worker: int
+    #: how; None where it ended well
+    failure: Failure | None = None
+
+
+@values.frozen
+class Formed:
+    """The workers of a round know each other, and user code may begin."""
+
+    round: int
+
+
+@values.frozen
+class NotFormed:
+    """They do not."""
+
+    round: int
+    failure: Failure
+
+
+@values.frozen
+class Collected:
+    """The survivors of a round have told their state, or have none."""
+
+    round: int
+
+
+@values.frozen
+class Halted:
+    """What ran on the workers of a round has ended; the answer to ``Halt``."""
+
+    round: int
+
+
+@values.frozen
+class JobEnded:
+    """The round as a whole is over, for those who see that rather than each worker's end."""
+
+    round: int
+    #: None where it ended well
+    failure: Failure | None = None
+
+
+@values.frozen
+class SuspendAsked:
+    """The user wants its workers ended until it is resumed."""
+
+
+@values.frozen
+class ResumeAsked:
+    """The user wants it to go on."""
+
+
+@values.frozen
+class ResizeAsked:
+    """The user wants another number of workers; within ``min`` and ``max``."""
+
+    workers: int
+
+
+@values.frozen
+class TerminateAsked:
+    """The user wants it to end now; one that is over lets go of what it kept."""
+
+    message: str = "terminated by its user"
+
+
+@values.frozen
+class Tick:
+    """Time passed; due at :meth:`~fiber.ring.machine.RingMachine.next_deadline`."""
+
+
+Event = (
+    StartAsked
+    | WorkerUp
+    | WorkerHeard
+    | WorkerDone
+    | WorkerFailed
+    | WorkerGone
+    | Formed
+    | NotFormed
+    | Collected
+    | Halted
+    | JobEnded
+    | SuspendAsked
+    | ResumeAsked
+    | ResizeAsked
+    | TerminateAsked
+    | Tick
+)
