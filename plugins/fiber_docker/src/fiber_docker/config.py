@@ -49,7 +49,14 @@ class DockerConfig:
     #: ``NAME=VALUE``, put on every container
     labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
     #: registry and folder that built images are pushed to, for engines that do not build themselves
-    registry: str | None = None
+    registry: str | None = values.field(
+        default=None,
+        metadata={
+            "option": "--docker-registry",
+            "help": "registry that a built image is pushed to, HOST/FOLDER",
+            "commands": ("run",),
+        },
+    )
     #: which jobs get the engine's own socket: programs that ``fiber run`` starts, so that what they
     #: start are containers too, all, or none; whoever has it is root of the engine's machine
     share_engine: Literal["programs", "all", "none"] = "programs"

@@ -1,0 +1,109 @@
+"""Which registry belongs to a cluster, and how an image comes to one that needs none; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from fiber.exceptions import BackendError
+from fiber_k8s.building.registries import Registry, RegistryKind, kind_of, registry
+
+__all__ = ["Cluster", "detect", "loader"]
+
+_GKE = re.compile(r"gke_(?P<project>[a-z0-9.:-]+)_(?P<location>[a-z0-9-]+)_(?P<name>[a-z0-9-]+)")
+_EKS = re.compile(
+    r"arn:(?P<partition>aws[a-z-]*):eks:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):cluster/.+"
+)
+_EKS_SERVER = re.compile(
+    r"https://[^/]*\.(?P<region>[a-z0-9-]+)\.eks\.amazonaws\.com(?:\.cn)?(?:$|[:/])"
+)
+_AKS_SERVER = re.compile(r"https://[^/]*\.azmk8s\.(?:io|cn|us)(?:$|[:/])")
+#: contexts whose nodes have the images of this host's engine
+_SAME_ENGINE = frozenset(
+    {"docker-desktop", "docker-for-desktop", "rancher-desktop", "orbstack", "colima"}
+)
+
+
+@attrs.frozen(kw_only=True)
+class Cluster:
+    """A cluster as a kubeconfig names it; a pod's own has no names."""
+
+    #: of the context
+    context: str = ""
+    #: of the context's cluster
+    name: str = ""
+    #: URL of its API
+    server: str = ""
+    #: who keeps it on this host, where the kubeconfig tells
+    made_by: str = ""
+
+
+def loader(cluster: Cluster, image: str) -> Sequence[str] | None:
+    """The command that brings an image of this host's engine to the nodes of a cluster on this host.
+
+    Empty where they have it already; None where the cluster needs a registry.
+    """
+    names = (cluster.context, cluster.name)
+    for name in names:
+        if name.startswith("kind-"):
+            return ("kind", "load", "docker-image", image, "--name", name.removeprefix("kind-"))
+        if name.startswith("k3d-"):
+            return ("k3d", "image", "import", image, "--cluster", name.removeprefix("k3d-"))
+        if name == "minikube" or (cluster.made_by == "minikube" and name):
+            return ("minikube", "image", "load", image, "--profile", name)
+        if name in _SAME_ENGINE:
+            return ()
+    return None
+
+
+def detect(cluster: Cluster, hosts: Sequence[str]) -> Registry:
+    """The registry of a cluster, where nobody named one.
+
+    Args:
+        cluster: where the image is needed.
+        hosts: registries that the engine has credentials for.
+
+    Raises:
+        BackendError: it cannot be told; the text says how to name it.
+    """
+    for name in (cluster.context, cluster.name):
+        if match := _GKE.fullmatch(name):
+            # a project of a domain is written with a colon, and in names with a slash
+            return registry(f"gcr.io/{match['project'].replace(':', '/')}")
+        if match := _EKS.fullmatch(name):
+            end = ".cn" if match["partition"] == "aws-cn" else ""
+            return registry(f"{match['account']}.dkr.ecr.{match['region']}.amazonaws.com{end}")
+    server = cluster.server
+    if match := _EKS_SERVER.match(server):
+        region = match["region"]
+        return _only(
+            [host for host in hosts if kind_of(host) is RegistryKind.ECR and f".{region}." in host],
+            f"the cluster is in Amazon's region {region}, and its account is not told",
+            f"$(aws sts get-caller-identity --query Account --output text)"
+            f".dkr.ecr.{region}.amazonaws.com",
+        )
+    if _AKS_SERVER.match(server):
+        return _only(
+            [host for host in hosts if kind_of(host) is RegistryKind.ACR],
+            "the cluster is Azure's, and which registry is attached to it is not told",
+            "NAME.azurecr.io",
+        )
+    what = f"context {cluster.context!r}" if cluster.context else "this cluster"
+    known = f" (the engine has credentials for {', '.join(hosts)})" if hosts else ""
+    msg = (
+        f"which registry {what} pulls from cannot be told{known}: name one with "
+        "--docker-registry HOST/FOLDER, or FIBER_K8S_REGISTRY; or an image that exists, with --image"
+    )
+    raise BackendError(msg)
+
+
+def _only(hosts: Sequence[str], why: str, example: str) -> Registry:
+    if len(hosts) == 1:
+        return registry(hosts[0])
+    several = f", and the engine has credentials for {', '.join(hosts)}" if hosts else ""
+    msg = (
+        f"{why}{several}: name the registry with --docker-registry {example}, or FIBER_K8S_REGISTRY"
+    )
+    raise BackendError(msg)

@@ -1,0 +1,119 @@
+"""The image that a folder describes: built, named by what is in it, pushed or loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fiber.exceptions import BackendError
+from fiber.images import file_of, repository_for
+from fiber_k8s.building import engines
+from fiber_k8s.building.cluster import Cluster, detect, loader
+from fiber_k8s.building.engines import EngineError, follow, to_stderr
+from fiber_k8s.building.registries import Registry, advice, registry
+from fiber_k8s.config import K8sConfig
+
+__all__ = ["prepare"]
+
+_ID = 12
+
+
+def prepare(
+    context: str,
+    config: K8sConfig,
+    cluster: Callable[[], Cluster],
+    say: Callable[[str], None] = to_stderr,
+) -> str | None:
+    """Build the image that a folder describes, and bring it to where the cluster has it from.
+
+    Args:
+        context: the folder, or the Dockerfile in it.
+        config: engine, platform and registry.
+        cluster: tells which cluster it is for.
+        say: told of progress, a line at a time.
+
+    Returns:
+        its name; None where the folder has no Dockerfile.
+
+    Raises:
+        AmbiguousImageError: the folder has several.
+        BackendError: there is no engine or registry, or a step failed; the text has what mends it.
+    """
+    file = file_of(context, "Dockerfile", "*.docker")
+    if file is None:
+        return None
+    engine = engines.find(config.engine, say)
+    where = cluster()
+    name = repository_for(file.parent)
+    # before anything is built: what is wrong with it is told at once
+    is_here = not config.registry and loader(where, name) is not None
+    target = None if is_here else _registry(config, where)
+    if engine is None:
+        image = _by_sdk(file, target, say)
+    else:
+        say(f"building {file} with {engine.name}")
+        image_id = engine.build(file, config.platform)
+        tag = image_id.rpartition(":")[2][:_ID]
+        image = f"fiber-{name}:{tag}" if target is None else str(target.named(name, tag))
+        engine.tag(image_id, image)
+        if target is not None:
+            say(f"pushing {image}")
+            with _advised(target, name, engine.name):
+                engine.push(image)
+    if target is None:
+        _load(image, where, say)
+    return image
+
+
+def _registry(config: K8sConfig, where: Cluster) -> Registry:
+    return registry(config.registry) if config.registry else detect(where, engines.known_hosts())
+
+
+@contextlib.contextmanager
+def _advised(target: Registry, name: str, engine: str) -> Iterator[None]:
+    """Within, a push that is refused has what mends it behind it."""
+    try:
+        yield
+    except BackendError as error:
+        output = error.output if isinstance(error, EngineError) else str(error)
+        msg = f"{error}; {advice(target, name, engine, output)}"
+        raise BackendError(msg) from error
+
+
+def _load(image: str, where: Cluster, say: Callable[[str], None]) -> None:
+    """Bring an image to the nodes of a cluster on this host."""
+    argv = loader(where, image)
+    if not argv:
+        return
+    if shutil.which(argv[0]) is None:
+        msg = (
+            f"context {where.context!r} is a cluster of {argv[0]}, and {argv[0]} is not on PATH to "
+            "load images: install it, or name a registry with --docker-registry"
+        )
+        raise BackendError(msg)
+    say(f"loading {image} into {where.context}")
+    follow(argv, f"{argv[0]} could not load {image}", say)
+
+
+def _by_sdk(file: Path, target: Registry | None, say: Callable[[str], None]) -> str:
+    """Build and push by the SDK of the plugin for Docker, where that is installed."""
+    if importlib.util.find_spec("fiber_docker") is None:
+        msg = (
+            f"{file} describes an image, and nothing here builds images: install one of "
+            f"{', '.join(engines.ENGINES)}, or fiber-docker for an engine that is reached by its "
+            "socket; or name an image that exists, with --image"
+        )
+        raise BackendError(msg)
+    from fiber_docker.client import Client
+    from fiber_docker.config import DockerConfig
+    from fiber_docker.images import Images
+
+    settings = DockerConfig(registry=None if target is None else target.prefix)
+    client = Client(settings)
+    with contextlib.closing(client), contextlib.ExitStack() as stack:
+        if target is not None:
+            stack.enter_context(_advised(target, repository_for(file.parent), "docker"))
+        return str(Images(client, settings, say).build(str(file)))
