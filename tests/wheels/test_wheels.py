@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = ("docker", "local", "ssh")
+BACKENDS = ("docker", "k8s", "local", "ssh")
 FOLDERS = {
     "fiber-core": ROOT / "fiber_core",
     **{f"fiber-{name}": ROOT / "plugins" / f"fiber_{name}" for name in BACKENDS},

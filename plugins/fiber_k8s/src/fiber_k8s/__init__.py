@@ -1,0 +1,1 @@
+"""The backend for Kubernetes: each job is a pod."""

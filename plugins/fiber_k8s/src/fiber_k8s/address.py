@@ -1,0 +1,82 @@
+"""Where a program listens so that pods reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from fiber.exceptions import BackendError
+from fiber.model import Interface, ListenAddress
+from fiber_k8s.config import K8sConfig
+
+__all__ = ["choose", "way_to"]
+
+
+def way_to(host: str, port: int) -> str | None:
+    """The address of this host from which another one is asked; nothing is sent."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
+
+
+def choose(
+    config: K8sConfig,
+    environ: Mapping[str, str],
+    interfaces: Sequence[Interface],
+    way: Callable[[str, int], str | None] = way_to,
+) -> ListenAddress | None:
+    """The address to listen on.
+
+    In a pod it is the one that leads to the cluster's API: pods of a cluster reach each other there,
+    however many networks a pod has.
+
+    Args:
+        config: settings.
+        environ: of this process.
+        interfaces: of this host.
+        way: the address from which a host is asked.
+
+    Raises:
+        BackendError: this host has no address; the text says what to set.
+    """
+    mine = {one.address.partition("%")[0] for one in interfaces if one.is_up}
+    if config.address is not None:
+        # a name, or an address that is translated on the way, cannot be bound
+        if config.address in mine:
+            return _at(config.address)
+        return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=config.address)
+    server = environ.get("KUBERNETES_SERVICE_HOST")
+    if not server:
+        # outside: jobs come by streams that end on this host
+        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+    found = way(server, int(environ.get("KUBERNETES_SERVICE_PORT") or 443))
+    if found is not None and not ipaddress.ip_address(found).is_loopback:
+        return _at(found)
+    outward = [one.address for one in interfaces if one.is_up and not _is_inward(one)]
+    if outward:
+        return _at(outward[0])
+    msg = (
+        "this pod has no address that other pods reach "
+        f"({', '.join(sorted(mine)) or 'it has none'}); set FIBER_K8S_ADDRESS to one"
+    )
+    raise BackendError(msg)
+
+
+def _at(address: str) -> ListenAddress:
+    host = f"[{address}]" if ":" in address else address
+    return ListenAddress(bind_url=f"tls+tcp://{host}:0")
+
+
+def _is_inward(interface: Interface) -> bool:
+    address = ipaddress.ip_address(interface.address.partition("%")[0])
+    return interface.is_loopback or address.is_loopback or address.is_link_local

@@ -1,0 +1,98 @@
+"""Settings of the Kubernetes backend."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fiber import values
+
+__all__ = ["K8sConfig"]
+
+
+def _named(separator: str) -> Any:
+    def check(_: Any, attribute: values.Field, given: tuple[str, ...]) -> None:
+        for value in given:
+            name, found, _ = value.partition(separator)
+            if not name or not found:
+                msg = f"{attribute.name} is a list of NAME{separator}VALUE, got {value!r}"
+                raise ValueError(msg)
+
+    return check
+
+
+@values.frozen(kw_only=True)
+class K8sConfig:
+    """What ``FIBER_K8S_<KEY>`` and the section ``[k8s]`` can set."""
+
+    #: namespace of the pods; else the program's own in a pod, else the context's
+    namespace: str | None = values.field(
+        default=None, metadata={"option": "--namespace", "help": "namespace of the pods"}
+    )
+    #: a context of the kubeconfig; else its current one, or the service account in a pod
+    context: str | None = values.field(
+        default=None,
+        metadata={"option": "--context", "help": "context of the kubeconfig", "passed_on": False},
+    )
+    #: kubeconfig file; else ``KUBECONFIG``, else ``~/.kube/config``
+    kubeconfig: str | None = values.field(default=None, metadata={"passed_on": False})
+    #: a file with a Pod (YAML or JSON) whose fields every pod gets that says nothing else of them
+    pod_template: str | None = None
+    #: service account of the pods; else that of the program's own pod, else the namespace's default
+    service_account: str | None = values.field(
+        default=None,
+        metadata={
+            "option": "--service-account",
+            "help": "service account of the pod",
+            "commands": ("run",),
+        },
+    )
+    #: container of the program's own pod that is copied, where it has several and the first is not it
+    container: str | None = None
+    #: address of this pod or host that jobs dial; else it is found
+    address: str | None = None
+    #: the Python of the image
+    python: str = "python3"
+    #: when nodes pull images; else as the program's own pod, else what the cluster does
+    pull: Literal["IfNotPresent", "Always", "Never"] | None = None
+    #: names of Secrets with credentials of registries
+    pull_secrets: tuple[str, ...] = ()
+    #: ``KEY=VALUE``, put on every pod
+    labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    #: ``KEY=VALUE``, put on every pod
+    annotations: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    #: ``KEY=VALUE``, of nodes that may run pods
+    node_selector: tuple[str, ...] = values.field(default=(), validator=_named("="))
+    #: priority class of the pods; else that of the program's own pod
+    priority_class: str | None = None
+    #: whether ``cpu`` and ``memory`` are limits too, or requests alone
+    limits: Literal["all", "memory", "none"] = "all"
+    #: what schedules members of a group together
+    gang: Literal["none", "kueue", "volcano", "scheduler-plugins"] = "none"
+    #: queue of Kueue or Volcano
+    queue: str | None = None
+    #: seconds between SIGTERM and SIGKILL of a pod that the cluster takes away
+    grace: int = values.field(default=30, validator=values.ge(1))
+    #: seconds that a pod which no node can take waits for a node that can
+    unschedulable_timeout: float = values.field(default=20.0, validator=values.ge(0))
+    #: seconds that a pod whose image cannot be pulled, or whose container cannot be made, waits
+    image_timeout: float = values.field(default=60.0, validator=values.ge(0))
+    #: True to keep the pods of jobs that failed, for ``kubectl describe``; ``fiber gc`` removes them
+    keep_failed: bool = False
+    #: pods created in a second at most, once the first hundred are
+    create_rate: float = values.field(default=50.0, validator=values.gt(0))
+    #: host and folder that built images are pushed to, HOST/FOLDER; else what is told by the cluster
+    registry: str | None = values.field(
+        default=None,
+        metadata={
+            "option": "--docker-registry",
+            "help": "registry that a built image is pushed to, HOST/FOLDER",
+            "commands": ("run",),
+            "passed_on": False,
+        },
+    )
+    #: what builds images; else the first that is on PATH
+    engine: Literal["docker", "podman", "buildah"] | None = values.field(
+        default=None, metadata={"passed_on": False}
+    )
+    #: platform that images are built for, such as linux/amd64; else that of the engine
+    platform: str | None = values.field(default=None, metadata={"passed_on": False})

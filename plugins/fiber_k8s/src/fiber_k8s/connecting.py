@@ -1,0 +1,140 @@
+"""Which cluster, user and namespace are meant, by the official client's configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import BackendUnavailableError
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.surroundings import Inside, evidence_of_a_pod, look_around
+
+__all__ = ["Connection", "connect"]
+
+#: calls that may be on their way at once; more of them wait for a connection
+_CONNECTIONS = 32
+#: seconds to reach the cluster
+_CONNECT = 10.0
+
+
+@attrs.define(eq=False)
+class Connection:
+    """A way to a cluster."""
+
+    #: the official client's
+    configuration: Any
+    #: urllib3's, with the certificates, proxies and keep-alive of the configuration
+    pool: Any
+    #: where it is, without a slash at its end
+    host: str
+    #: where pods are
+    namespace: str
+    #: the pod that this process runs in; None outside
+    inside: Inside | None
+    #: how the configuration is named in messages
+    origin: str
+
+    def headers(self) -> dict[str, str]:
+        """Credentials; tokens that rotate are read again by the configuration itself."""
+        found: dict[str, str] = {}
+        for setting in self.configuration.auth_settings().values():
+            if setting["in"] == "header" and setting["value"]:
+                found[setting["key"]] = setting["value"]
+        return found
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        timeout: float | None,
+    ) -> Any:
+        """One request; the response, whose body is not read."""
+        import urllib3
+
+        return self.pool.request(
+            method,
+            url,
+            headers=headers,
+            body=body,
+            timeout=urllib3.Timeout(connect=_CONNECT, read=timeout),
+            retries=False,
+            preload_content=False,
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.pool.clear()
+
+
+def connect(config: K8sConfig) -> Connection:
+    """Read the configuration; nothing is asked.
+
+    Raises:
+        BackendUnavailableError: there is none, or it makes no sense.
+    """
+    from kubernetes.client import Configuration
+    from kubernetes.client.rest import RESTClientObject
+
+    inside = look_around() if evidence_of_a_pod(os.environ) else None
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    explicit = config.context or config.kubeconfig
+    if inside is not None and not explicit:
+        origin, found = "the pod's service account", inside.namespace
+        _in_cluster(configuration)
+    else:
+        origin, found = _kubeconfig(configuration, config)
+    rest = RESTClientObject(configuration)
+    return Connection(
+        configuration=configuration,
+        pool=rest.pool_manager,
+        host=str(configuration.host).rstrip("/"),
+        namespace=config.namespace or found,
+        inside=inside,
+        origin=origin,
+    )
+
+
+def _in_cluster(configuration: Any) -> None:
+    from kubernetes.config import ConfigException, load_incluster_config
+
+    try:
+        load_incluster_config(client_configuration=configuration)
+    except (ConfigException, OSError) as error:
+        msg = (
+            f"this pod's service account cannot be used: {error}; see automountServiceAccountToken"
+        )
+        raise BackendUnavailableError(msg) from error
+
+
+def _kubeconfig(configuration: Any, config: K8sConfig) -> tuple[str, str]:
+    """Load a kubeconfig; how it is named, and its namespace."""
+    from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
+
+    where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    files = [str(Path(one).expanduser()) for one in where.split(os.pathsep) if one]
+    named = os.pathsep.join(files)
+    try:
+        load_kube_config(
+            config_file=named, context=config.context, client_configuration=configuration
+        )
+        contexts, current = list_kube_config_contexts(config_file=named)
+    except (ConfigException, OSError, TypeError, ValueError, KeyError) as error:
+        msg = (
+            f"no cluster is configured: {error}; name a kubeconfig with KUBECONFIG or "
+            f"FIBER_K8S_KUBECONFIG and a context of it with FIBER_K8S_CONTEXT "
+            f"(`kubectl config get-contexts` lists them)"
+        )
+        raise BackendUnavailableError(msg) from error
+    if config.context is not None:
+        current = next((one for one in contexts if one["name"] == config.context), current)
+    namespace = "default"
+    with contextlib.suppress(KeyError, TypeError):
+        namespace = current["context"]["namespace"] or "default"
+    return f"context {current['name']} of {named}", str(namespace)

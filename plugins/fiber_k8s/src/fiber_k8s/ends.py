@@ -1,0 +1,201 @@
+"""What follows from what is seen of pods: statuses, last words, patience that runs out, removal."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from fiber.exceptions import BackendError, FiberError
+from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.deadlines import Deadlines
+from fiber_k8s.feed import Feed
+from fiber_k8s.jobs import Starter
+from fiber_k8s.logs import last_lines
+from fiber_k8s.status import Doubt, doubt_of, gone, is_leaving, job_of, status_of, with_words
+
+__all__ = ["Ends"]
+
+log = logging.getLogger("fiber")
+
+#: lines of a log that tell why a job failed
+_TAIL = 20
+_STARTED_NOT = 127
+
+
+class Ends:
+    """Turns pods into statuses, and removes those that have ended.
+
+    Args:
+        backend: name of the backend.
+        client: the cluster.
+        config: settings.
+        feed: told of statuses.
+        starter: what was submitted here, and hands for slow calls.
+    """
+
+    def __init__(
+        self, backend: str, client: Client, config: K8sConfig, feed: Feed, starter: Starter
+    ) -> None:
+        self._backend = backend
+        self._client = client
+        self._config = config
+        self._feed = feed
+        self._starter = starter
+        self._deadlines = Deadlines("fiber-k8s-deadlines")
+        self._changed = threading.Condition()
+        #: pods that are there, with their labels
+        self._there: dict[str, Mapping[str, str]] = {}
+        #: pods whose end is about to be told
+        self._ending: set[str] = set()
+
+    # -- what the watch tells, on its thread
+
+    def seen(self, pod: Mapping[str, Any]) -> None:
+        """A pod is as it is."""
+        job, status = job_of(self._backend, pod), status_of(pod)
+        with self._changed:
+            self._there[job.id] = pod["metadata"].get("labels") or {}
+        if status.state.is_terminal:
+            self._end(job, status, pod)
+            return
+        self._feed.publish(job, status)
+        doubt = doubt_of(pod)
+        for one in Doubt:
+            if one is not doubt:
+                self._deadlines.drop((job.id, one))
+        if doubt is not None and self._starter.is_mine(job.id) and not is_leaving(pod):
+            self._deadlines.set(
+                (job.id, doubt),
+                self._patience(doubt),
+                functools.partial(self._give_up, job, status, doubt),
+            )
+
+    def gone(self, pod: Mapping[str, Any]) -> None:
+        """A pod's object was deleted."""
+        job = job_of(self._backend, pod)
+        with self._changed:
+            is_told = job.id in self._ending
+            self._there.pop(job.id, None)
+            self._changed.notify_all()
+        if not is_told:
+            self._feed.publish(job, gone(pod))
+        self._starter.forget(job.id)
+
+    # -- what follows
+
+    def ended(self, job: Job) -> None:
+        """A job's end was told."""
+        for doubt in Doubt:
+            self._deadlines.drop((job.id, doubt))
+
+    def remove_all(self, selector: str, timeout: float) -> None:
+        """Delete pods and wait until they are gone, so that none of their processes is left.
+
+        Args:
+            selector: of labels.
+            timeout: seconds to wait.
+        """
+        path = self._client.path("pods")
+        body = {
+            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1,
+            "propagationPolicy": "Background",
+        }  # fmt: skip
+        try:
+            self._client.call(
+                "DELETE", path, "delete pods", body=body, query={"labelSelector": selector}
+            )
+        except ApiError as error:
+            if error.reason != "Forbidden":
+                raise
+            # one by one: that takes another verb
+            names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
+            self._starter.do_all([functools.partial(self._delete, name) for name in names])
+        wanted = dict(pair.split("=", 1) for pair in selector.split(","))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left(wanted), timeout)
+
+    def close(self) -> None:
+        """Wait for nothing any more. Idempotent."""
+        self._deadlines.close()
+
+    # -- within
+
+    def _left(self, wanted: Mapping[str, str]) -> list[str]:
+        return [
+            name
+            for name, labels in self._there.items()
+            if all(labels.get(key) == value for key, value in wanted.items())
+        ]
+
+    def _end(self, job: Job, status: JobStatus, pod: Mapping[str, Any]) -> None:
+        known = self._feed.status(job.id)
+        mine = self._starter.is_mine(job.id)
+        if known is not None and known.state.is_terminal:
+            return
+        with self._changed:
+            if job.id in self._ending:
+                return
+            self._ending.add(job.id)
+        spec = self._starter.spec(job.id)
+        is_process = spec is not None and spec.entry is not None
+        started = (pod.get("status") or {}).get("startTime") is not None
+        wordless = status.state is JobState.SUCCEEDED or not mine or not started
+
+        def tell() -> None:
+            lines = () if wordless else last_lines(self._client, job.id, _TAIL)
+            self._feed.publish(job, with_words(status, lines))
+            with self._changed:
+                self._ending.discard(job.id)
+                is_there = job.id in self._there
+            if not is_there:
+                self._starter.forget(job.id)
+            elif is_process and not is_leaving(pod) and not self._is_kept(status):
+                self._delete(job.id)
+
+        if wordless and not is_process:
+            tell()
+        else:
+            # asking takes a while, and others' changes must not wait for it
+            self._starter.do(tell)
+
+    def _is_kept(self, status: JobStatus) -> bool:
+        return self._config.keep_failed and status.state is JobState.FAILED
+
+    def _patience(self, doubt: Doubt) -> float:
+        if doubt is Doubt.NODE:
+            return self._config.unschedulable_timeout
+        return self._config.image_timeout
+
+    def _give_up(self, job: Job, status: JobStatus, doubt: Doubt) -> None:
+        """A pod has waited long enough for what it may never get."""
+        if doubt is Doubt.NODE and self._is_scaling(job.id):
+            return
+        reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
+        failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_STARTED_NOT)
+        self._feed.publish(job, failed)
+        self._delete(job.id)
+
+    def _is_scaling(self, pod: str) -> bool:
+        """True where an autoscaler is at work for a pod: it may take minutes."""
+        query = {"fieldSelector": f"involvedObject.name={pod}"}
+        found: Mapping[str, Any] = {}
+        # who may not ask waits no longer than those who may
+        with contextlib.suppress(BackendError):
+            found = self._client.call(
+                "GET", self._client.path("events"), "list events", query=query
+            )
+        return any(one.get("reason") == "TriggeredScaleUp" for one in found.get("items") or ())
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._client.delete("pods", name, grace=1)
+        except FiberError as error:
+            log.warning("fiber: pod %s stays until its run is removed: %s", name, error)

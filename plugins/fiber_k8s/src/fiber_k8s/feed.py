@@ -1,0 +1,116 @@
+"""What is known of jobs: the latest status of each, and streams of changes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from fiber.model import Job, JobState, JobStatus
+
+__all__ = ["Feed"]
+
+#: ended jobs that are remembered; the cluster may know the others
+_REMEMBERED = 10_000
+_Queue = queue.SimpleQueue[tuple[Job, JobStatus] | None]
+
+
+class Feed:
+    """Holds jobs and their statuses; thread-safe.
+
+    Args:
+        on_end: called with each job that ended, on the thread that told so.
+    """
+
+    def __init__(self, on_end: Callable[[Job], None] = lambda _: None) -> None:
+        self._on_end = on_end
+        self._changed = threading.Condition()
+        self._jobs: dict[str, tuple[Job, JobStatus]] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._subscribers: list[tuple[str, _Queue]] = []
+        self._closed = False
+
+    def publish(self, job: Job, status: JobStatus) -> None:
+        """A job is seen to be in a state; going back, and what comes after its end, is dropped."""
+        with self._changed:
+            known = self._jobs.get(job.id)
+            if known is not None and not _is_news(known[1], status):
+                return
+            self._jobs[job.id] = (job, status)
+            for run_id, subscriber in self._subscribers:
+                if run_id == job.run_id:
+                    subscriber.put((job, status))
+            if status.state.is_terminal:
+                self._ended[job.id] = None
+                while len(self._ended) > _REMEMBERED:
+                    del self._jobs[self._ended.popitem(last=False)[0]]
+            self._changed.notify_all()
+        if status.state.is_terminal:
+            self._on_end(job)
+
+    def status(self, job_id: str) -> JobStatus | None:
+        """The latest status of a job, if it is remembered."""
+        with self._changed:
+            known = self._jobs.get(job_id)
+            return None if known is None else known[1]
+
+    def running(self, run_id: str) -> list[Job]:
+        """The jobs of a run that were seen to run, and not to end."""
+        with self._changed:
+            return [
+                job
+                for job, status in self._jobs.values()
+                if job.run_id == run_id
+                and status.state is not JobState.PENDING
+                and not status.state.is_terminal
+            ]
+
+    def wait_placed(self, job_ids: list[str], timeout: float | None) -> bool:
+        """True once none of the jobs is pending any more; False after ``timeout`` seconds."""
+
+        def placed() -> bool:
+            return self._closed or all(
+                known is None or known[1].state is not JobState.PENDING
+                for known in map(self._jobs.get, job_ids)
+            )
+
+        with self._changed:
+            return self._changed.wait_for(placed, timeout)
+
+    def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
+        """The present status of a run's jobs, then every change, until :meth:`close`."""
+        mine: _Queue = queue.SimpleQueue()
+        with self._changed:
+            for job, status in self._jobs.values():
+                if job.run_id == run_id:
+                    mine.put((job, status))
+            if self._closed:
+                mine.put(None)
+            else:
+                self._subscribers.append((run_id, mine))
+        return self._drain(run_id, mine)
+
+    def close(self) -> None:
+        """End all streams, after what they still have to tell. Idempotent."""
+        with self._changed:
+            self._closed = True
+            for _, subscriber in self._subscribers:
+                subscriber.put(None)
+            self._subscribers.clear()
+            self._changed.notify_all()
+
+    def _drain(self, run_id: str, mine: _Queue) -> Iterator[tuple[Job, JobStatus]]:
+        try:
+            while (item := mine.get()) is not None:
+                yield item
+        finally:
+            with self._changed:
+                self._subscribers = [one for one in self._subscribers if one != (run_id, mine)]
+
+
+def _is_news(before: JobStatus, now: JobStatus) -> bool:
+    if before.state.is_terminal or now == before:
+        return False
+    # an event may be told after a look that already saw what followed it
+    return not (now.state is JobState.PENDING and before.state is not JobState.PENDING)

@@ -1,0 +1,83 @@
+"""Marks on pods that start together, for the schedulers that see to it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from fiber_k8s.config import K8sConfig
+
+__all__ = ["Gang", "gang_of"]
+
+
+@attrs.frozen(kw_only=True)
+class Gang:
+    """Pods that start together or not at all."""
+
+    #: which scheduler is told
+    kind: str
+    #: of the group, unique in the namespace
+    name: str
+    #: how many they are
+    size: int
+    #: queue of the scheduler
+    queue: str | None = None
+
+    def mark(self, pod: dict[str, Any]) -> None:
+        """Write into a pod what its scheduler looks for."""
+        labels = pod["metadata"].setdefault("labels", {})
+        annotations = pod["metadata"].setdefault("annotations", {})
+        if self.kind == "kueue":
+            labels["kueue.x-k8s.io/pod-group-name"] = self.name
+            annotations["kueue.x-k8s.io/pod-group-total-count"] = str(self.size)
+            if self.queue is not None:
+                labels["kueue.x-k8s.io/queue-name"] = self.queue
+        elif self.kind == "volcano":
+            pod["spec"]["schedulerName"] = "volcano"
+            annotations["scheduling.k8s.io/group-name"] = self.name
+            if self.queue is not None:
+                annotations["scheduling.volcano.sh/queue-name"] = self.queue
+        else:
+            pod["spec"]["schedulerName"] = "scheduler-plugins-scheduler"
+            labels["scheduling.x-k8s.io/pod-group"] = self.name
+
+    def group(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """The object that tells the scheduler of the group, where it needs one.
+
+        Args:
+            timeout: seconds within which all are to start.
+            owner: what it goes with.
+        """
+        metadata: dict[str, Any] = {"name": self.name}
+        if owner is not None:
+            metadata["ownerReferences"] = [dict(owner)]
+        spec: dict[str, Any] = {"minMember": self.size}
+        if self.kind == "volcano":
+            if self.queue is not None:
+                spec["queue"] = self.queue
+        elif self.kind == "scheduler-plugins":
+            spec["scheduleTimeoutSeconds"] = max(1, round(timeout))
+        else:
+            return None
+        return {
+            "apiVersion": self.api,
+            "kind": "PodGroup",
+            "metadata": metadata,
+            "spec": spec,
+        }
+
+    @property
+    def api(self) -> str:
+        """Group and version of that object."""
+        if self.kind == "volcano":
+            return "scheduling.volcano.sh/v1beta1"
+        return "scheduling.x-k8s.io/v1alpha1"
+
+
+def gang_of(config: K8sConfig, name: str, size: int) -> Gang | None:
+    """The group that the settings ask for; None where members are simply created together."""
+    if config.gang == "none":
+        return None
+    return Gang(kind=config.gang, name=name, size=size, queue=config.queue)

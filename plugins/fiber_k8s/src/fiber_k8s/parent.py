@@ -1,0 +1,39 @@
+"""The pod that this program runs in, as the cluster has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fiber.exceptions import SubmitError
+from fiber_k8s.address import way_to
+from fiber_k8s.client import ApiError, Client
+
+__all__ = ["find_parent"]
+
+
+def find_parent(client: Client) -> dict[str, Any] | None:
+    """The pod of this process; None outside.
+
+    Raises:
+        SubmitError: it is in a pod that it cannot read, of which its children would be made.
+    """
+    inside = client.connection.inside
+    if inside is None:
+        return None
+    base = f"/api/v1/namespaces/{inside.namespace}/pods"
+    try:
+        return dict(client.call("GET", f"{base}/{inside.pod}", "read the program's own pod"))
+    except ApiError as error:
+        if error.status != 404:
+            raise SubmitError(str(error)) from error
+        missing = str(error)
+    # a host name that was set is not the pod's
+    address = way_to("192.0.2.1", 9)
+    query = {"fieldSelector": f"status.podIP={address}"}
+    found = client.call("GET", base, "find the program's own pod", query=query).get("items") or ()
+    if len(found) == 1:
+        return {"apiVersion": "v1", "kind": "Pod", **found[0]}
+    msg = (
+        f"the program's own pod is not found: {missing}; pods with address {address}: {len(found)}"
+    )
+    raise SubmitError(msg)

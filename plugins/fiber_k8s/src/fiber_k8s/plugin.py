@@ -1,0 +1,78 @@
+"""Hook implementations; the backend itself is imported when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fiber.abc import Backend
+from fiber.hookspecs import hookimpl
+from fiber.model import (
+    BackendClaim,
+    BackendContext,
+    BackendInfo,
+    Capabilities,
+    Interface,
+    ListenAddress,
+    Peers,
+)
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.surroundings import evidence_of_a_pod
+
+__all__ = ["CAPABILITIES", "NAME"]
+
+NAME = "k8s"
+
+CAPABILITIES = Capabilities(
+    logs=True,
+    follow_logs=True,
+    images=True,
+    volumes=True,
+    cpu_limit=True,
+    memory_limit=True,
+    devices=True,
+    groups=True,
+    detached=True,
+)
+
+
+@hookimpl
+def fiber_backends() -> Sequence[BackendInfo]:
+    """Offer the backend."""
+    return [
+        BackendInfo(
+            name=NAME,
+            aliases=("kubernetes",),
+            api=(1, 0),
+            summary="pods of a Kubernetes cluster",
+            capabilities=CAPABILITIES,
+            config=K8sConfig,
+            lease=30.0,
+            load=_load,
+        )
+    ]
+
+
+@hookimpl
+def fiber_detect_backend(environ: Mapping[str, str]) -> BackendClaim | None:
+    """Inside a pod it is this one."""
+    evidence = evidence_of_a_pod(environ)
+    return None if evidence is None else BackendClaim(NAME, evidence)
+
+
+@hookimpl
+def fiber_listen_address(
+    backend: str, peers: Peers, interfaces: Sequence[Interface]
+) -> ListenAddress | None:
+    """TLS, on the address at which pods find this process."""
+    if backend != NAME:
+        return None
+    config = peers.config if isinstance(peers.config, K8sConfig) else K8sConfig()
+    from fiber_k8s.address import choose
+
+    return choose(config, peers.environ, interfaces)
+
+
+def _load(context: BackendContext) -> Backend:
+    from fiber_k8s.backend import K8sBackend
+
+    return K8sBackend(context)

@@ -1,0 +1,97 @@
+"""A user's pod template, merged beneath what Fiber says of a pod; pure but for reading the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fiber.exceptions import SubmitError
+
+__all__ = ["merge_beneath", "read_template"]
+
+#: by which field items of a list are the same one
+_KEYS = {
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "hostAliases": "ip",
+    "resourceClaims": "name",
+    "ports": "containerPort",
+}
+#: lists that are put one behind the other
+_JOINED = frozenset({"tolerations", "envFrom", "topologySpreadConstraints"})
+
+
+def read_template(path: str) -> dict[str, Any]:
+    """Read a file with a Pod.
+
+    Raises:
+        SubmitError: it cannot be read, or holds something else; the text names the setting.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        msg = f"the pod template {path} (FIBER_K8S_POD_TEMPLATE) cannot be read: {error}"
+        raise SubmitError(msg) from error
+    if isinstance(found, dict) and "template" in found and "spec" not in found:
+        found = found["template"]
+    if not isinstance(found, dict) or found.get("kind", "Pod") not in {"Pod", "PodTemplate"}:
+        msg = (
+            f"the pod template {path} (FIBER_K8S_POD_TEMPLATE) is no Pod: it needs the fields "
+            f"metadata or spec of one"
+        )
+        raise SubmitError(msg)
+    return {key: found[key] for key in ("metadata", "spec") if isinstance(found.get(key), dict)}
+
+
+def merge_beneath(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod with what a template says besides.
+
+    Args:
+        pod: what wins; it has one container.
+        template: the other; its container of the same name, or its first, is meant for that one.
+    """
+    beneath = {key: dict(template[key]) for key in ("metadata", "spec") if key in template}
+    spec = beneath.get("spec", {})
+    own = pod["spec"]["containers"][0]
+    theirs = list(spec.pop("containers", None) or ())
+    metadata = beneath.get("metadata", {})
+    for key in ("name", "generateName", "namespace", "ownerReferences", "uid", "resourceVersion"):
+        # who it is, and whose, is ours to say
+        metadata.pop(key, None)
+    meant = next((one for one in theirs if one.get("name") == own["name"]), None)
+    if meant is None and theirs:
+        meant = theirs[0]
+    merged: dict[str, Any] = _merge(dict(pod), beneath)
+    containers = [own if meant is None else _merge(own, {**meant, "name": own["name"]})]
+    containers += [one for one in theirs if one is not meant]
+    merged["spec"] = {**merged["spec"], "containers": containers}
+    return merged
+
+
+def _merge(upper: Any, lower: Any, key: str = "") -> Any:
+    if isinstance(upper, Mapping) and isinstance(lower, Mapping):
+        return {
+            name: _merge(upper[name], lower[name], name)
+            if name in upper and name in lower
+            else upper.get(name, lower.get(name))
+            for name in (*upper, *(one for one in lower if one not in upper))
+        }
+    if isinstance(upper, Sequence) and isinstance(lower, Sequence) and not isinstance(upper, str):
+        if key in _KEYS:
+            return _merge_named(upper, lower, _KEYS[key])
+        if key in _JOINED:
+            return [*upper, *(one for one in lower if one not in upper)]
+    return upper
+
+
+def _merge_named(upper: Sequence[Any], lower: Sequence[Any], field: str) -> list[Any]:
+    mine = {one.get(field) for one in upper}
+    # those of the template first: variables may refer to what stands before them
+    return [*(one for one in lower if one.get(field) not in mine), *upper]
