@@ -1,5 +1,6 @@
 """Instructions reach a program in several ways, and leave nothing behind."""
 
+import base64
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from fiber.exceptions import StartError
-from fiber.launch.private import VARIABLE, read_private
+from fiber.launch.private import KEY_BYTES, VARIABLE, read_private, seal
 
 ECHO = (
     "import os, sys; from fiber.launch.private import read_private;"
@@ -80,3 +81,25 @@ def test_an_input_that_ends_early_is_told():
     with pytest.raises(subprocess.CalledProcessError) as caught:
         told("stdin:9", b"short")
     assert b"ended after 5 of 9 bytes" in caught.value.stderr
+
+
+def test_they_come_sealed_for_those_who_have_the_key_and_nobody_else(tmp_path):
+    key, other = tmp_path / "key", tmp_path / "other"
+    key.write_bytes(os.urandom(KEY_BYTES))
+    other.write_bytes(os.urandom(KEY_BYTES))
+    text = seal(b"a secret", key.read_bytes())
+
+    assert b"secret" not in base64.urlsafe_b64decode(text)
+    assert text != seal(b"a secret", key.read_bytes())
+    assert read_private({VARIABLE: f"sealed:{key}:{text}"}) == b"a secret"
+    assert key.exists(), "the other jobs of the run have the same"
+    with pytest.raises(StartError, match="sealed with another key"):
+        read_private({VARIABLE: f"sealed:{other}:{text}"})
+
+
+def test_what_was_sealed_is_not_told_in_an_error(tmp_path):
+    with pytest.raises(StartError) as failure:
+        read_private({VARIABLE: f"sealed:{tmp_path / 'none'}:Zm9v"})
+
+    assert "Zm9v" not in str(failure.value)
+    assert "No such file" in str(failure.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import os
 from collections.abc import MutableMapping
@@ -9,12 +11,16 @@ from pathlib import Path
 
 from fiber.exceptions import StartError
 
-__all__ = ["VARIABLE", "read_private"]
+__all__ = ["KEY_BYTES", "VARIABLE", "read_private", "seal"]
 
 #: environment variable that tells a job where its instructions are
 VARIABLE = "FIBER_BOOTSTRAP"
 
-_FORMS = "fd:<number>, stdin, stdin:<length> or file:<path>"
+#: length of a key for :func:`seal`
+KEY_BYTES = 32
+
+_FORMS = "fd:<number>, stdin, stdin:<length>, file:<path> or sealed:<path of the key>:<text>"
+_NONCE = 12
 
 
 def read_private(environ: MutableMapping[str, str] = os.environ) -> bytes:
@@ -33,11 +39,42 @@ def read_private(environ: MutableMapping[str, str] = os.environ) -> bytes:
             return _read_stdin(int(rest) if rest else None)
         if scheme == "file" and rest:
             return _read_file(Path(rest))
-    except OSError as error:
+        if scheme == "sealed" and rest.rpartition(":")[0]:
+            path, _, text = rest.rpartition(":")
+            where = f"sealed:{path}:..."
+            return _unseal(Path(path).read_bytes(), text)
+    except (OSError, ValueError) as error:
         msg = f"{VARIABLE} is {where!r}, and nothing can be read there: {error}"
         raise StartError(msg) from error
     msg = f"{VARIABLE} is {where!r}, expected {_FORMS}; this module is started by fiber only"
     raise StartError(msg)
+
+
+def seal(private: bytes, key: bytes) -> str:
+    """Instructions as a text that says nothing without a key, for ``sealed:<path>:<text>``.
+
+    For platforms that hand over a file for all jobs of a run, and words for each.
+
+    Args:
+        private: the instructions.
+        key: :data:`KEY_BYTES` random bytes, of one run.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(_NONCE)
+    return base64.urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, private, None)).decode()
+
+
+def _unseal(key: bytes, text: str) -> bytes:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        data = base64.urlsafe_b64decode(text)
+        return AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], None)
+    except (InvalidTag, binascii.Error) as error:
+        msg = "they were sealed with another key"
+        raise ValueError(msg) from error
 
 
 def _read_stdin(length: int | None) -> bytes:

@@ -160,7 +160,7 @@ class JobSpec:
     cwd: str | None = None
     #: run secret and first instructions; delivered privately, never in argv, labels or logs.
     #: An argv job finds it where ``FIBER_BOOTSTRAP`` says: ``fd:<n>``, ``stdin``,
-    #: ``stdin:<length>`` or ``file:<path>``.
+    #: ``stdin:<length>``, ``file:<path>`` or ``sealed:<path>:<text>``.
     private: bytes | None = values.field(default=None, repr=False)
     #: what it needs
     resources: ResourceRequest = values.field(factory=ResourceRequest)

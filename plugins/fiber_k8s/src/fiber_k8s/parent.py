@@ -30,7 +30,8 @@ def find_parent(client: Client) -> dict[str, Any] | None:
     # a host name that was set is not the pod's
     address = way_to("192.0.2.1", 9)
     query = {"fieldSelector": f"status.podIP={address}"}
-    found = client.call("GET", base, "find the program's own pod", query=query).get("items") or ()
+    answer = client.call("GET", base, "find the program's own pod", query=query)
+    found: list[dict[str, Any]] = answer.get("items") or []
     if len(found) == 1:
         return {"apiVersion": "v1", "kind": "Pod", **found[0]}
     msg = (
