@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
@@ -17,6 +18,9 @@ from fiber.model import (
 )
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.surroundings import evidence_of_a_pod
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["CAPABILITIES", "NAME"]
 
@@ -44,12 +48,21 @@ def fiber_backends() -> Sequence[BackendInfo]:
             aliases=("kubernetes",),
             api=(1, 0),
             summary="pods of a Kubernetes cluster",
+            noun="pod",
             capabilities=CAPABILITIES,
             config=K8sConfig,
             lease=30.0,
             load=_load,
         )
     ]
+
+
+@hookimpl
+def fiber_commands() -> Sequence[click.Command]:
+    """Offer ``fiber k8s``."""
+    from fiber_k8s.cli import command
+
+    return [command]
 
 
 @hookimpl

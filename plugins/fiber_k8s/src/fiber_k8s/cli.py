@@ -1,0 +1,65 @@
+"""``fiber k8s``: what only this backend has a command for."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command"]
+
+
+@click.group("k8s", short_help="Things of Kubernetes alone.")
+def command() -> None:
+    """Things of Kubernetes alone."""
+
+
+@command.command("rbac", short_help="Print the rights that Fiber needs, as YAML.")
+@click.option("--namespace", metavar="NAME", help="Namespace; else the one in use.")
+@click.option(
+    "--service-account",
+    default="fiber",
+    show_default=True,
+    metavar="NAME",
+    help="Service account that gets them; the role has the same name.",
+)
+@click.option(
+    "--user", "users", multiple=True, metavar="NAME", help="A person who gets them as well."
+)
+@click.option(
+    "--gang",
+    type=click.Choice(["none", "kueue", "volcano", "scheduler-plugins"]),
+    help="What schedules groups; else as the setting says.",
+)
+@click.option(
+    "--nodes", is_flag=True, help="Let nodes be listed too, a right of the whole cluster."
+)
+def rbac(
+    namespace: str | None,
+    service_account: str,
+    users: tuple[str, ...],
+    gang: str | None,
+    nodes: bool,
+) -> None:
+    """Print a ServiceAccount, a Role with the least that Fiber needs, and the RoleBinding.
+
+    They are granted by fiber k8s rbac | kubectl apply -f - and used by
+    fiber run --service-account fiber. The cluster is not asked.
+    """
+    from fiber.cli.session import Session
+    from fiber.exceptions import BackendUnavailableError
+    from fiber_k8s.config import K8sConfig
+    from fiber_k8s.connecting import connect
+    from fiber_k8s.rbac import manifests
+
+    config = Session.load("k8s").config.settings
+    assert isinstance(config, K8sConfig)
+    if namespace is None:
+        try:
+            connection = connect(config)
+        except BackendUnavailableError:
+            # whoever applies it may have another configuration
+            namespace = config.namespace or "default"
+        else:
+            namespace = connection.namespace
+            connection.close()
+    text = manifests(namespace, service_account, users=users, gang=gang or config.gang, nodes=nodes)
+    click.echo(text, nl=False)

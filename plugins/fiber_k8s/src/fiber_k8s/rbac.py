@@ -1,0 +1,197 @@
+"""The rights that Fiber needs in a namespace: one list, and the objects that grant it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+__all__ = ["NODES", "RULES", "Right", "Rule", "manifests", "rights"]
+
+
+@attrs.frozen(kw_only=True)
+class Rule:
+    """What may be done with one kind of objects, and what that is for."""
+
+    #: group of the API; "" for the core's
+    group: str = ""
+    #: plural, with a part of it behind a slash where only that is meant
+    resource: str
+    #: what may be done
+    verbs: tuple[str, ...]
+    #: one line for people
+    why: str
+    #: False for what only some commands need; a program runs without
+    needed: bool = True
+
+
+@attrs.frozen
+class Right:
+    """One verb of a rule, as it is asked for."""
+
+    rule: Rule
+    verb: str
+
+    def __str__(self) -> str:
+        group = f".{self.rule.group}" if self.rule.group else ""
+        return f"{self.verb} {self.rule.resource}{group}"
+
+
+#: in a namespace; the least
+RULES = (
+    Rule(
+        resource="pods",
+        verbs=("create", "get", "list", "watch", "delete", "deletecollection"),
+        why="each job is a pod",
+    ),
+    Rule(
+        resource="pods/log", verbs=("get",), why="output of jobs, the last lines of those that died"
+    ),
+    Rule(
+        resource="secrets",
+        verbs=("create", "delete"),
+        why="the key of a run; none is read or listed",
+    ),
+    Rule(
+        group="coordination.k8s.io",
+        resource="leases",
+        verbs=("create", "list", "patch", "delete"),
+        why="a Lease owns what a run has, so that nothing is left when its program is killed",
+    ),
+    Rule(
+        resource="events",
+        verbs=("list",),
+        why="whether an autoscaler is at work for a pod that waits",
+        needed=False,
+    ),
+    Rule(
+        resource="pods/exec",
+        verbs=("create", "get"),
+        why="fiber exec and fiber cp",
+        needed=False,
+    ),
+    Rule(
+        resource="pods/portforward",
+        verbs=("create", "get"),
+        why="programs outside the cluster whose jobs are inside",
+        needed=False,
+    ),
+    Rule(
+        resource="persistentvolumeclaims",
+        verbs=("get",),
+        why="fiber doctor and fiber cp tell what is wrong with a claim",
+        needed=False,
+    ),
+)
+#: of the whole cluster, and never needed
+NODES = Rule(
+    resource="nodes",
+    verbs=("list",),
+    why="how many devices, CPUs and how much memory there are",
+    needed=False,
+)
+#: what groups of pods are to those who schedule them
+_GANGS = {
+    "volcano": "scheduling.volcano.sh",
+    "scheduler-plugins": "scheduling.x-k8s.io",
+}
+
+
+def rights(rules: Iterable[Rule] = RULES) -> list[Right]:
+    """Each verb by itself."""
+    return [Right(rule, verb) for rule in rules for verb in rule.verbs]
+
+
+def gang_rules(gang: str) -> tuple[Rule, ...]:
+    """What starting groups takes besides.
+
+    Args:
+        gang: the setting of that name.
+    """
+    group = _GANGS.get(gang)
+    if group is None:
+        return ()
+    why = f"groups that start together, by {gang}"
+    return (Rule(group=group, resource="podgroups", verbs=("create", "delete"), why=why),)
+
+
+def manifests(
+    namespace: str,
+    name: str = "fiber",
+    *,
+    users: Sequence[str] = (),
+    gang: str = "none",
+    nodes: bool = False,
+) -> str:
+    """A service account with the rights, as YAML for ``kubectl apply``.
+
+    Args:
+        namespace: where it is, and where the rights hold.
+        name: of the account, the role and the binding.
+        users: people who get the rights too.
+        gang: what schedules groups, as the setting of that name.
+        nodes: also let nodes be listed, which is a right of the whole cluster.
+    """
+    where = {"name": name, "namespace": namespace}
+    documents = [
+        _document("v1", "ServiceAccount", where),
+        _document("rbac.authorization.k8s.io/v1", "Role", where)
+        + _rules((*RULES, *gang_rules(gang))),
+        _document("rbac.authorization.k8s.io/v1", "RoleBinding", where)
+        + _binding("Role", name, namespace, users),
+    ]
+    if nodes:
+        # such names are the cluster's
+        wide = {"name": f"{name}-nodes-{namespace}"}
+        documents += [
+            _document("rbac.authorization.k8s.io/v1", "ClusterRole", wide) + _rules((NODES,)),
+            _document("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", wide)
+            + _binding("ClusterRole", wide["name"], namespace, users, name),
+        ]
+    return "---\n".join(documents)
+
+
+def _document(api: str, kind: str, metadata: dict[str, str]) -> str:
+    lines = [f"apiVersion: {api}", f"kind: {kind}", "metadata:"]
+    lines += [f"  {key}: {_text(value)}" for key, value in metadata.items()]
+    lines += ["  labels:", "    app.kubernetes.io/part-of: fiber"]
+    return "\n".join(lines) + "\n"
+
+
+def _rules(rules: Iterable[Rule]) -> str:
+    lines = ["rules:"]
+    for rule in rules:
+        lines += [
+            f"  # {rule.why}",
+            f"  - apiGroups: [{_text(rule.group)}]",
+            f"    resources: [{_text(rule.resource)}]",
+            f"    verbs: [{', '.join(map(_text, rule.verbs))}]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _binding(
+    kind: str, role: str, namespace: str, users: Sequence[str], account: str | None = None
+) -> str:
+    lines = [
+        "roleRef:",
+        "  apiGroup: rbac.authorization.k8s.io",
+        f"  kind: {kind}",
+        f"  name: {_text(role)}",
+        "subjects:",
+        "  - kind: ServiceAccount",
+        f"    name: {_text(account or role)}",
+        f"    namespace: {_text(namespace)}",
+    ]
+    for user in users:
+        lines += [
+            "  - apiGroup: rbac.authorization.k8s.io",
+            "    kind: User",
+            f"    name: {_text(user)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    """A text that YAML takes for nothing else."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
