@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import fiber
+import strangers
 from children import PATIENCE, finish, start
 from fiber.connection import wait
 
@@ -168,7 +169,7 @@ def test_the_childs_death_is_heard(ends):
     child = start(wait_forever, there, ready)
     there.close()
     ready.get(timeout=PATIENCE)
-    os.kill(child.pid, signal.SIGKILL)
+    strangers.kill(child)
 
     with pytest.raises(EOFError):
         here.recv()
@@ -250,7 +251,7 @@ def test_a_pipe_whose_maker_keeps_one_end_ends_with_it():
     child = start(make_pipe, results, go)
     end = results.get(timeout=PATIENCE)
     assert end.recv() == "from its maker"
-    os.kill(child.pid, signal.SIGKILL)
+    strangers.kill(child)
 
     with pytest.raises(EOFError, match="the process that this pipe lives in is gone"):
         end.recv()

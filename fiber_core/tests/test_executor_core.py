@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 import fiber
+import strangers
 from fiber.exceptions import StartError, WorkerCrashedError
 from fiber.executor import BrokenExecutor, Executor
 from pool_tasks import nap, pid
@@ -114,8 +115,11 @@ class TestDeath:
 
     def test_killed_workers_lose_none_of_many_tasks(self, executor):
         futures = [executor.submit(nap, 0.002) for _ in range(500)]
+        killed = []
         for _ in range(3):
-            os.kill(executor.submit(pid).result(PATIENCE), signal.SIGKILL)
+            executor.submit(pid).result(PATIENCE)
+            killed.append(next(one for one in fiber.active_children() if one not in killed))
+            strangers.kill(killed[-1])
         assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
 
     def test_a_task_that_always_kills_its_worker_fails_alone(self, executor):

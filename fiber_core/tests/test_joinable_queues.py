@@ -14,6 +14,7 @@ import pytest
 import fiber
 import soak
 from children import PATIENCE, start
+from fiber import runtime
 from fiber.exceptions import PeerLostError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -298,6 +299,7 @@ def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
     assert joined.wait(PATIENCE)
 
 
+@pytest.mark.one_host("elsewhere its owner hears of what is done a moment later")
 def test_what_a_killed_reader_has_finished_stays_finished():
     tasks = fiber.JoinableQueue()
     for number in range(6):
@@ -372,6 +374,7 @@ def test_joining_a_queue_whose_owner_is_gone_is_an_error():
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
 def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
     """Readers die at random moments; a join ends when every task was done, none of them lost."""
+    here = runtime.current().info.capabilities.same_host
     for current in soak.rounds("joinable-queue-kills", 200, least=4):
         chance = random.Random(current.seed)
         path, count = tmp_path / str(current.seed), 300
@@ -386,8 +389,9 @@ def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
         done = [int(line) for line in path.read_text().split()]
         current.note(again=len(done) - count)
         assert sorted(set(done)) == list(range(count))
-        # one that was noted and not finished is all that a reader can have had
-        assert len(done) <= count + 1
+        # one that was noted and not finished is all that a reader can have had; elsewhere those
+        # too of which the owner was about to hear
+        assert len(done) <= count + (1 if here else 256)
         workers[1].kill()
         for worker in workers:
             worker.join(PATIENCE)

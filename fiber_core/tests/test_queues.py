@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import os
 import queue
-import signal
 import threading
 import time
 
@@ -13,6 +12,7 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from children import PATIENCE, finish, start
 from fiber.exceptions import ForkedError, PeerLostError
 
@@ -305,7 +305,7 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
             one.put(number)
             if number % 1500 == 1499:
                 victim = running.pop(0)
-                os.kill(victim.pid, signal.SIGKILL)
+                strangers.kill(victim)
                 victim.join(PATIENCE)
                 kills += 1
                 running.append(start(record, one, folder / str(next(names))))
@@ -314,7 +314,7 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for child in running:
-            os.kill(child.pid, signal.SIGKILL)
+            strangers.kill(child)
             child.join(PATIENCE)
         got = collections.Counter(
             int(line) for path in folder.iterdir() for line in path.read_text().split()
@@ -366,7 +366,6 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
         made.get(timeout=PATIENCE)
 
 
-@pytest.mark.one_host("it kills by a process id")
 def test_a_killed_owner_is_named_to_those_who_wait():
     results, go = fiber.Queue(), fiber.Queue()
     child = start(make_queue, results, go)
@@ -375,7 +374,7 @@ def test_a_killed_owner_is_named_to_those_who_wait():
     reader = start(get_in, made, results)
     assert results.get(timeout=PATIENCE) == "ready"
     pid = child.pid
-    os.kill(pid, signal.SIGKILL)
+    strangers.kill(child)
 
     assert f": {pid} on " in results.get(timeout=PATIENCE)
     finish(reader)

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import fiber
+import strangers
 from children import PATIENCE, finish, start
 from fiber import synchronize
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
@@ -139,13 +140,12 @@ def test_it_is_waited_for_no_longer_than_asked():
     finish(child)
 
 
-@pytest.mark.one_host("it interrupts by a process id")
 def test_an_interrupt_takes_nothing_with_it():
     lock, results = fiber.Lock(), fiber.SimpleQueue()
     lock.acquire()
     child = start(be_interrupted, lock, results)
     until(lambda: lock._object._permits.waiting)
-    os.kill(child.pid, signal.SIGINT)
+    strangers.send(child, signal.SIGINT)
     assert results.get() == "interrupted"
     finish(child)
     lock.release()

@@ -9,6 +9,7 @@ from multiprocessing.managers import RemoteError
 import pytest
 
 import fiber
+import strangers
 from fiber.exceptions import PeerLostError
 from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
 from transport_world import until
@@ -257,7 +258,7 @@ def test_a_manager_that_does_not_listen_is_ended():
     manager = Counters(shutdown_timeout=0.2)
     manager.start()
     process = manager._process
-    os.kill(process.pid, signal.SIGSTOP)
+    strangers.send(process, signal.SIGSTOP)
     manager.shutdown()
 
     assert process.exitcode in (-signal.SIGTERM, -signal.SIGKILL)

@@ -1,0 +1,64 @@
+"""Signals that children get from strangers: Fiber is not asked and hears of nothing.
+
+A child's own number is that of its container, where it has one, and another process's here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["kill", "pid_here", "send"]
+
+
+def kill(process: BaseProcess) -> None:
+    """End a child as a power cut does."""
+    send(process, signal.SIGKILL)
+
+
+def send(process: BaseProcess, signum: int) -> None:
+    """Send a signal to a child that runs.
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
+    os.kill(pid_here(process), signum)
+
+
+def pid_here(process: BaseProcess) -> int:
+    """The number by which this machine knows a child of any backend.
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
+    number = process.pid
+    assert number is not None
+    child: Any = process
+    container = child._popen.job.data.get("container")
+    return number if container is None else _in_container(container, number)
+
+
+def _in_container(name: str, number: int) -> int:
+    import docker
+
+    with contextlib.closing(docker.from_env()) as client:
+        try:
+            first = client.api.inspect_container(name)["State"]["Pid"]
+        except docker.errors.NotFound:
+            raise ProcessLookupError from None
+    if not first:
+        raise ProcessLookupError
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for found in psutil.Process(first).children(recursive=True):
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{found.pid}/status").read_text()
+                (numbers,) = (line for line in status.splitlines() if line.startswith("NSpid:"))
+                if int(numbers.split()[-1]) == number:
+                    return int(found.pid)
+    raise ProcessLookupError
