@@ -191,8 +191,11 @@ class K8sBackend(Backend):
     # -- the platform -------------------------------------------------------------------------
 
     def prepare_image(self, context: str) -> str | None:
-        """Build and push the image that a folder describes."""
-        raise CapabilityError(self.name, "images", "prepare_image")
+        """Build the image that a folder describes, and bring it to where the cluster has it from."""
+        from fiber_k8s.building.context import cluster_of
+        from fiber_k8s.building.images import prepare
+
+        return prepare(context, self._config, lambda: cluster_of(self._config))
 
     def capacity(self) -> Capacity:
         """CPUs and memory of the program's own container, where it is in one."""

@@ -98,7 +98,8 @@ def _metadata(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any
             labels[PREFIX + (label_value(key) or "label")] = value
     labels["app.kubernetes.io/managed-by"] = "fiber"
     metadata: dict[str, Any] = {
-        "name": unique_name(spec.name),
+        # a program that was started by hand is told from processes at a glance
+        "name": unique_name(spec.name if spec.entry is not None else f"fiber-{spec.name}"),
         "labels": labels,
         "annotations": {
             **dict(pair.split("=", 1) for pair in config.annotations),
