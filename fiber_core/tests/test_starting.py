@@ -4,15 +4,15 @@ import pytest
 
 import fiber
 from fiber import runtime
-from fiber.launch.supervisor import start
+from fiber.launch.supervisor import early
 from fiber.starting import starting
 
 
 @pytest.fixture
 def begun(monkeypatch):
     calls = []
-    monkeypatch.setattr(start, "start_early", lambda: calls.append("start"))
-    monkeypatch.setattr(start, "end_early", lambda: calls.append("end"))
+    monkeypatch.setattr(early, "start_early", lambda: calls.append("start"))
+    monkeypatch.setattr(early, "end_early", lambda: calls.append("end"))
     monkeypatch.delenv("FIBER_BACKEND", raising=False)
     monkeypatch.setattr(runtime, "_current", None)
     monkeypatch.setattr(runtime, "_arguments", {})

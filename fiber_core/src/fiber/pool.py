@@ -6,11 +6,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the errors
-    MaybeEncodingError,
-    RemoteTraceback,
-    ThreadPool,
-)
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -44,12 +39,28 @@ __all__ = [
 S = TypeVar("S")
 T = TypeVar("T")
 if TYPE_CHECKING:
+    from multiprocessing.pool import (  # type: ignore[attr-defined] # the stubs do not know the errors
+        MaybeEncodingError,
+        RemoteTraceback,
+        ThreadPool,
+    )
+
     # what type checkers know by themselves; no Python before 3.11 has it at run time
     from typing_extensions import TypeVarTuple, Unpack
 
     Ts = TypeVarTuple("Ts")
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 ApplyResult = AsyncResult
+
+
+def __getattr__(name: str) -> Any:
+    # the stdlib's own, of no use to most programs, which would wait for their import
+    if name in {"MaybeEncodingError", "RemoteTraceback", "ThreadPool"}:
+        from multiprocessing import pool
+
+        return getattr(pool, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 class Pool:

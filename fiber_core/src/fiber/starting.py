@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fiber import runtime
-from fiber.transport import fork
+if TYPE_CHECKING:
+    from fiber import runtime
 
 __all__ = ["starting"]
 
@@ -15,8 +17,8 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
     """This process's runtime, whose backend was told to get ready.
 
     What is forked on this host is forked by a process that needs about as long to get ready as this
-    one does to find out what the program is set to. So both are done at once, where nothing says
-    yet that jobs run elsewhere.
+    one does to import the rest and to find out what the program is set to. So both are done at
+    once, where nothing says yet that jobs run elsewhere.
 
     Args:
         judge: raises where what the caller is about to do makes no sense; nothing is left then.
@@ -24,26 +26,31 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
     Raises:
         Exception: as :func:`fiber.runtime.current`, the backend or ``judge``.
     """
-    if runtime.started() is not None or _is_named():
-        current = runtime.current()
-        judge(current)
-        current.backend.warm_up()
-        return current
-    # a process that must not use fiber starts nothing
-    fork.check()
-    from fiber.launch.supervisor.start import end_early, start_early
+    # who has imported it may have used it, or said what it shall be
+    if "fiber.runtime" in sys.modules:
+        from fiber import runtime
+        from fiber.transport import fork
+
+        # a process that must not use fiber starts nothing
+        fork.check()
+        if runtime.started() is not None or runtime.argument("backend"):
+            return _ready(judge)
+    if os.environ.get("FIBER_BACKEND"):
+        return _ready(judge)
+    from fiber.launch.supervisor.early import end_early, start_early
 
     start_early()
     try:
-        current = runtime.current()
-        judge(current)
-        current.backend.warm_up()
+        return _ready(judge)
     finally:
         # the backend has taken it, or has no use for it
         end_early()
+
+
+def _ready(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+    from fiber import runtime
+
+    current = runtime.current()
+    judge(current)
+    current.backend.warm_up()
     return current
-
-
-def _is_named() -> bool:
-    said = runtime._arguments.get("backend")  # noqa: SLF001 - ours
-    return bool(said or os.environ.get("FIBER_BACKEND"))

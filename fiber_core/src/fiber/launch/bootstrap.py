@@ -35,7 +35,6 @@ PRELOAD = (
     "fiber.launch.preloaded",
     "fiber.pool_worker",
     "fiber.runtime",
-    "multiprocessing.pool",
     "multiprocessing.spawn",
 )
 #: since then the stdlib leaves exit functions, its own among them, to whoever starts processes

@@ -1,15 +1,13 @@
 """A supervisor is started with the interpreter's own options and path."""
 
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch.supervisor import start
 from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.start import end_early, start_early, start_supervisor
+from fiber.launch.supervisor.start import start_supervisor
 
 
 def options(folder):
@@ -71,57 +69,3 @@ def test_standard_streams_may_be_closed(tmp_path):
     )
 
     assert done.returncode == 9
-
-
-class TestOneThatIsStartedEarly:
-    @pytest.fixture(autouse=True)
-    def _none_left(self):
-        yield
-        end_early()
-
-    def early(self):
-        start_early()
-        return start._early.process
-
-    def test_is_the_one_that_is_started_later(self, tmp_path):
-        early = self.early()
-        start_early()
-        channel, process = start_supervisor(options(tmp_path))
-        assert process is early
-        channel.close()
-        assert process.wait(30) == 0
-
-    def test_is_ended_where_nobody_needs_it(self):
-        early = self.early()
-        end_early()
-        assert early.returncode is not None
-
-    def test_is_not_taken_once_the_program_looks_elsewhere_for_modules(self, tmp_path, monkeypatch):
-        early = self.early()
-        monkeypatch.syspath_prepend(str(tmp_path))
-        channel, process = start_supervisor(options(tmp_path))
-        assert early.returncode is not None
-        assert process is not early
-        channel.close()
-        assert process.wait(30) == 0
-
-    def test_is_not_taken_where_it_has_ended(self, tmp_path):
-        early = self.early()
-        early.kill()
-        early.wait()
-        channel, process = start_supervisor(options(tmp_path))
-        assert process is not early
-        channel.close()
-        assert process.wait(30) == 0
-
-    def test_ends_with_a_program_that_never_needs_it(self):
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from fiber.launch.supervisor import start\n"
-            "start.start_early(); print(start._early.process.pid)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], check=True, capture_output=True
-        )
-        assert done.stderr == b""
-        assert not pathlib.Path(f"/proc/{int(done.stdout)}").exists()

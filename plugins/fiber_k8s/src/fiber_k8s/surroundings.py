@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-import attrs
+from fiber import values
 
 __all__ = ["SERVICE_ACCOUNT", "Inside", "evidence_of_a_pod", "look_around"]
 
@@ -19,7 +19,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SERVICE = "KUBERNETES_SERVICE_HOST"
 
 
-@attrs.frozen(kw_only=True)
+@values.frozen(kw_only=True)
 class Inside:
     """The pod that this process runs in."""
 

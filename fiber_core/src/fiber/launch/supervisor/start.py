@@ -1,98 +1,16 @@
-"""Starts supervisor processes, one of them before it is known what it shall be."""
+"""Starts supervisors and tells them what they shall be."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import fcntl
-import os
 import socket
 import subprocess
-import sys
-import threading
-from collections.abc import Sequence
-from multiprocessing import spawn
-from pathlib import Path
 
 from fiber.exceptions import BackendUnavailableError
+from fiber.launch.supervisor.early import Started, python, take_early
 from fiber.launch.supervisor.messages import SupervisorOptions
 from fiber.launch.supervisor.protocol import encode
 
-__all__ = ["end_early", "start_early", "start_supervisor"]
-
-
-class _Started:
-    """A supervisor that waits for its options."""
-
-    def __init__(self, python: str, *, early: bool) -> None:
-        #: what it was started with
-        self.way = _way(python)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # where standard streams are closed, the pair got their numbers
-            descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        argv, folder = self.way[1:-1], self.way[-1]
-        try:
-            self.process = subprocess.Popen(
-                [python, *argv[:-1], "-c", f"{argv[-1]}main({descriptor}, early={early})"],
-                stdin=subprocess.DEVNULL,
-                cwd=folder,
-                pass_fds=[descriptor],
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
-            raise BackendUnavailableError(msg) from error
-        finally:
-            os.close(descriptor)
-        self.channel = ours
-        self._pid = os.getpid()
-
-    def fits(self, python: str) -> bool:
-        """True where it is what would be started now."""
-        return self._pid == os.getpid() and self.way == _way(python) and self.process.poll() is None
-
-    def end(self) -> None:
-        """It is not needed."""
-        self.channel.close()
-        if self._pid == os.getpid():
-            self.process.kill()
-            self.process.wait()
-
-
-_early: _Started | None = None
-_lock = threading.Lock()
-
-
-def start_early() -> None:
-    """Start a supervisor that gets ready for :func:`start_supervisor`; it may never be asked.
-
-    It imports what workers need while this process finds out what its program is set to. Whoever
-    finds that nothing is forked here calls :func:`end_early`. An error is none: it comes again.
-    """
-    global _early  # noqa: PLW0603 - there is one a process
-    with _lock:
-        if _early is None:
-            with contextlib.suppress(BackendUnavailableError):
-                _early = _Started(os.fsdecode(spawn.get_executable()), early=True)
-                atexit.register(end_early)
-
-
-def end_early() -> None:
-    """End what :func:`start_early` began, if nobody took it. Idempotent."""
-    started = _take_early()
-    if started is not None:
-        started.end()
-
-
-def _take_early() -> _Started | None:
-    global _early
-    with _lock:
-        started, _early = _early, None
-    if started is not None:
-        atexit.unregister(end_early)
-    return started
+__all__ = ["start_supervisor"]
 
 
 def start_supervisor(
@@ -109,13 +27,13 @@ def start_supervisor(
     Raises:
         BackendUnavailableError: it cannot be started.
     """
-    python = executable or os.fsdecode(spawn.get_executable())
-    started = _take_early()
-    if started is not None and not started.fits(python):
+    interpreter = executable or python()
+    started = take_early()
+    if started is not None and not started.fits(interpreter):
         started.end()
         started = None
     if started is None:
-        started = _Started(python, early=False)
+        started = Started(interpreter, early=False)
     ours, process = started.channel, started.process
     try:
         ours.sendall(encode(options))
@@ -126,30 +44,3 @@ def start_supervisor(
         msg = f"the supervisor ended at once with code {code}; its words are on standard error"
         raise BackendUnavailableError(msg) from error
     return ours, process
-
-
-def _way(python: str) -> tuple[str, ...]:
-    """How a supervisor is started now: interpreter, options, program without its end, folder."""
-    folder = _folder()
-    return python, *_interpreter_options(), _program(folder), folder
-
-
-def _folder() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        # it was removed; some interpreters cannot even start in such a place
-        return "/"
-
-
-def _program(folder: str) -> str:
-    # the path is needed before anything of ours can be imported; relative entries would mean
-    # another folder once somebody changes the working directory
-    path = [str(Path(folder, entry)) for entry in sys.path]
-    return f"import sys; sys.path[:] = {path!r}; from fiber.launch.supervisor.main import main; "
-
-
-def _interpreter_options() -> Sequence[str]:
-    """Options that make the new interpreter behave as this one: -W, -X, -I and so on."""
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
-    return options
