@@ -171,6 +171,32 @@ class TestFailures:
             build(folder, registry="host:5000")
 
 
+class TestInAPod:
+    """Where nothing builds images, a program's own is as good as the folder's."""
+
+    @pytest.fixture(autouse=True)
+    def no_sdk(self, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    def test_the_programs_own_is_taken(self, programs, folder):
+        said = []
+
+        assert build(folder, Cluster(), said) is None
+        assert said == [
+            f"{folder}/Dockerfile is not built, for nothing here builds images: "
+            "the program's own is taken"
+        ]
+
+    def test_a_file_that_was_named_is_an_error(self, programs, folder):
+        with pytest.raises(BackendError, match="install one of"):
+            build(folder / "Dockerfile", Cluster(), registry="host:5000")
+
+    def test_an_engine_that_is_there_builds(self, programs, folder):
+        programs("buildah")
+
+        assert build(folder, Cluster(), registry="host:5000").startswith("host:5000/my-project:")
+
+
 class TestClustersOnThisHost:
     def test_an_image_is_loaded_without_a_registry(self, programs, folder):
         calls = programs("docker", "kind")

@@ -36,7 +36,7 @@ def prepare(
         say: told of progress, a line at a time.
 
     Returns:
-        its name; None where the folder has no Dockerfile.
+        its name; None where the folder has no Dockerfile, and in a pod where nothing can build.
 
     Raises:
         AmbiguousImageError: the folder has several.
@@ -48,6 +48,10 @@ def prepare(
     engine = engines.find(config.engine, say)
     where = cluster()
     name = repository_for(file.parent)
+    if engine is None and where == Cluster() and not _has_sdk() and Path(context).is_dir():
+        # in a pod, whose image was mostly made from that very folder
+        say(f"{file} is not built, for nothing here builds images: the program's own is taken")
+        return None
     # before anything is built: what is wrong with it is told at once
     is_here = not config.registry and loader(where, name) is not None
     target = None if is_here else _registry(config, where)
@@ -100,7 +104,7 @@ def _load(image: str, where: Cluster, say: Callable[[str], None]) -> None:
 
 def _by_sdk(file: Path, target: Registry | None, say: Callable[[str], None]) -> str:
     """Build and push by the SDK of the plugin for Docker, where that is installed."""
-    if importlib.util.find_spec("fiber_docker") is None:
+    if not _has_sdk():
         msg = (
             f"{file} describes an image, and nothing here builds images: install one of "
             f"{', '.join(engines.ENGINES)}, or fiber-docker for an engine that is reached by its "
@@ -117,3 +121,7 @@ def _by_sdk(file: Path, target: Registry | None, say: Callable[[str], None]) -> 
         if target is not None:
             stack.enter_context(_advised(target, repository_for(file.parent), "docker"))
         return str(Images(client, settings, say).build(str(file)))
+
+
+def _has_sdk() -> bool:
+    return importlib.util.find_spec("fiber_docker") is not None
