@@ -15,6 +15,7 @@ from fiber.launch import reports
 from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
 from fiber.launch.lease import INTERVAL, Expired, LeaseTable
 from fiber.launch.relay import Relays
+from fiber.launch.shown import Shown
 from fiber.launch.sources import Sources
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.protocol import Decoder, encode
@@ -84,6 +85,7 @@ class Overseer:
         self.sources = None if runtime.info.capabilities.same_host else Sources()
         # what jobs start themselves, where they have no way to the platform
         self._relays = None if self.sources is None else Relays(runtime)
+        self._shown = Shown()
         runtime.endpoint.on_refused = self._on_refused
 
     # -- children -------------------------------------------------------------------------------
@@ -101,6 +103,9 @@ class Overseer:
             cpu=resources.cpu,
             memory=resources.memory,
             confine=not (capabilities.cpu_limit and capabilities.memory_limit),
+            # on one host it is inherited
+            tell_output=not (capabilities.output or capabilities.same_host),
+            prefix=f"[{spec.name}] " if spec.log_prefix else "",
         )
         python = spec.argv[0] if capabilities.same_host else PYTHON
         return values.evolve(
@@ -158,7 +163,8 @@ class Overseer:
         }
 
     def close(self) -> None:
-        """Answer no more questions."""
+        """Answer no more questions; what was written is shown before."""
+        self._shown.close()
         if self.sources is not None:
             self.sources.close()
 
@@ -220,6 +226,8 @@ class Overseer:
                 ended = (p.index for p in status.processes if p.state.is_terminal)
                 self._relays.ended(far.child.ident_of(index) for index in ended)
             self._tell(far.child, status)
+        elif isinstance(said, messages.Output):
+            self._shown.write(said.stream, said.data)
         elif not isinstance(said, messages.Hello):
             msg = f"a supervisor says {type(said).__name__}, which is none of its words"
             raise WireError(msg)

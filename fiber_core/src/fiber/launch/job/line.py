@@ -71,11 +71,17 @@ class Line:
         urls: where the parent may listen, best first.
         connect: makes a link to one of them, or raises TransportError.
         on_news: called on the thread when there is something to :meth:`take`; must not wait.
+        more: the next message of those that wait elsewhere; sent before any word that follows it.
     """
 
     def __init__(
-        self, urls: tuple[str, ...], connect: Callable[[str], Link], on_news: Callable[[], None]
+        self,
+        urls: tuple[str, ...],
+        connect: Callable[[str], Link],
+        on_news: Callable[[], None],
+        more: Callable[[], object | None] = lambda: None,
     ) -> None:
+        self._more = more
         self._urls = urls
         self._connect = connect
         self._on_news = on_news
@@ -108,6 +114,10 @@ class Line:
     def report(self, message: object) -> None:
         """The same for one of which :class:`Receipt` is to tell that it has arrived."""
         self._words.append((Kind.CALL, encode(message)))
+        self._wake()
+
+    def wake(self) -> None:
+        """There may be more."""
         self._wake()
 
     def close(self, *, timeout: float = 2.0) -> None:
@@ -174,13 +184,19 @@ class Line:
                 if self._unanswered < _UNANSWERED:
                     self._unanswered += 1
                     link.send(Kind.CAST, 0, 0, [encode(messages.Ping())])
+            self._send_more(link)
             while self._words:
                 kind, word = self._words.popleft()
+                self._send_more(link)
                 link.send(kind, 0, 1, [word])
             self._receive(link)
             if not link.buffered:
                 poll.poll(1000 * max(0.0, beat - time.monotonic()))
             self._drain()
+
+    def _send_more(self, link: Link) -> None:
+        while (message := self._more()) is not None:
+            link.send(Kind.CAST, 0, 1, [encode(message)])
 
     def _receive(self, link: Link) -> None:
         while (message := link.receive(timeout=0)) is not None:

@@ -41,6 +41,10 @@ class Orders:
     memory: int | None = None
     #: True where nobody but the supervisor enforces these
     confine: bool = False
+    #: True where the parent shows what the job writes, and nothing else brings it
+    tell_output: bool = False
+    #: put before each line that is shown so
+    prefix: str = ""
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""

@@ -11,6 +11,7 @@ import time
 from fiber import values
 from fiber.launch.job import folders, worker
 from fiber.launch.job.confining import JobConfiner
+from fiber.launch.job.echo import Echoes, EchoSink
 from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
 from fiber.launch.job.orders import GRACE, Orders, supervisor_ident
 from fiber.launch.lease import INTERVAL, LeaseTable
@@ -62,10 +63,8 @@ class JobServer:
         folders.sweep()
         # in place of the run's, which is on the parent's host
         self._directory = folders.make(told.credentials.run_id)
-        sinks = tuple(
-            Sink(number, self._loop, self._descriptors, self._resume) for number in (1, 2)
-        )
-        self._sinks = sinks
+        self._echoes = Echoes(self._wake_line) if orders.tell_output else None
+        self._sinks = sinks = self._open_sinks()
         self._runner = JobRunner(
             SupervisorOptions(
                 run_id=told.credentials.run_id,
@@ -91,7 +90,8 @@ class JobServer:
         )
         self._gate: worker.Gate | None = None
         self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
-        self._line = Line(told.urls, self._connect, self._on_news)
+        more = (lambda: None) if self._echoes is None else self._take_echo
+        self._line = Line(told.urls, self._connect, self._on_news, more)
         self._status: messages.StatusChanged | None = None
         self._connected = False
         self._met = False
@@ -128,6 +128,39 @@ class JobServer:
             sink.detach()
         self._loop.close()
         self._descriptors.close_all()
+
+    # -- output ---------------------------------------------------------------------------------
+
+    def _open_sinks(self) -> tuple[Sink, ...]:
+        if self._echoes is None:
+            return tuple(
+                Sink(number, self._loop, self._descriptors, self._resume) for number in (1, 2)
+            )
+        prefix = self._orders.prefix.encode()
+        return tuple(
+            EchoSink(number, self._loop, self._descriptors, self._resume, self._echoes, prefix)
+            for number in (1, 2)
+        )
+
+    def _wake_line(self) -> None:
+        self._line.wake()
+
+    def _tell_echoes(self) -> None:
+        if self._echoes is not None:
+            self._echoes.connected(self._connected)
+            self._line.wake()
+
+    def _take_echo(self) -> messages.Output | None:
+        """The next piece of output for the parent, on the line's thread."""
+        assert self._echoes is not None
+        taken = self._echoes.take()
+        if self._echoes.may_let_go:
+            self._on_news()
+        return taken
+
+    def _resume(self) -> None:
+        if self._echoes is None or not self._echoes.is_full:
+            self._runner.resume_output()
 
     # -- processes ------------------------------------------------------------------------------
 
@@ -174,9 +207,6 @@ class JobServer:
         self.exit_code = status.exit_code or 0
         # once the runner is done with it
         self._loop.call_later(0, self._farewell)
-
-    def _resume(self) -> None:
-        self._runner.resume_output()
 
     def _terminate(self, grace: float) -> None:
         entry = self._table.get(self._ident)
@@ -236,11 +266,15 @@ class JobServer:
             os.read(reader, 4096)
         for news in self._line.take():
             self._on_one(news)
+        if self._echoes is not None and self._echoes.may_let_go:
+            self._echoes.let_go()
+            self._runner.resume_output()
 
     def _on_one(self, news: News) -> None:
         now = time.monotonic()
         if isinstance(news, Connected):
             self._connected = self._met = True
+            self._tell_echoes()
             self._leases.joined(_PARENT, now)
             if self._gate is not None:
                 self._gate.open()
@@ -253,6 +287,7 @@ class JobServer:
                     self._line.tell(self._status)
         elif isinstance(news, Lost):
             self._connected = False
+            self._tell_echoes()
             self._why_lost = news.why
             self._leases.cut(_PARENT, now)
         elif isinstance(news, Refused):

@@ -18,6 +18,7 @@ __all__ = [
     "Kill",
     "Leaving",
     "Notice",
+    "Output",
     "Ping",
     "Pong",
     "Preload",
@@ -262,6 +263,16 @@ class StatusChanged:
     job_id: str
     #: its present status
     status: JobStatus
+
+
+@values.frozen
+class Output:
+    """What processes wrote, for the starter's own output."""
+
+    #: 1 or 2
+    stream: int
+    #: as they wrote it
+    data: bytes
 
 
 @values.frozen

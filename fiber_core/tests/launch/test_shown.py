@@ -1,0 +1,50 @@
+"""What jobs wrote is written to our own output, by a thread that waits for a slow reader."""
+
+import os
+
+import pytest
+
+from fiber.launch.shown import Shown
+
+
+@pytest.fixture
+def shown():
+    shown = Shown()
+    yield shown
+    shown.close()
+
+
+def test_each_stream_gets_its_own_in_order(shown, capfd):
+    shown.write(1, b"one\n")
+    shown.write(2, b"two\n")
+    shown.write(1, b"three\n")
+    shown.close()
+
+    found = capfd.readouterr()
+    assert (found.out, found.err) == ("one\nthree\n", "two\n")
+
+
+def test_a_reader_that_is_slow_holds_up_nobody(shown):
+    reader, writer = os.pipe()
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        for number in range(64):
+            shown.write(1, bytes([number]) * (1 << 14))
+        read = b""
+        while len(read) < 64 << 14:
+            read += os.read(reader, 1 << 16)
+    finally:
+        shown.close()
+        os.dup2(saved, 1)
+        for descriptor in (saved, reader, writer):
+            os.close(descriptor)
+
+    assert read == b"".join(bytes([number]) * (1 << 14) for number in range(64))
+
+
+def test_other_numbers_are_nobodys(shown, capfd):
+    shown.write(7, b"nonsense")
+    shown.close()
+
+    assert capfd.readouterr() == ("", "")
