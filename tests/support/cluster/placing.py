@@ -1,0 +1,142 @@
+"""Whether a node can take a pod: resources, selectors, affinity and taints. No time, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import attrs
+
+from .quantities import parse
+from .store import Object
+
+__all__ = ["Refusal", "demands", "refusals", "tolerates"]
+
+
+@attrs.frozen
+class Refusal:
+    """Why a node cannot take a pod, in the scheduler's words."""
+
+    why: str
+    #: whether the end of other pods could help
+    by_preemption: bool = False
+
+
+def demands(pod: Object) -> dict[str, Fraction]:
+    """What a pod requests in all."""
+    spec = pod["spec"]
+    total = _sum(spec.get("containers") or ())
+    sidecars: dict[str, Fraction] = {}
+    peak: dict[str, Fraction] = {}
+    for container in spec.get("initContainers") or ():
+        own = _sum([container])
+        if container.get("restartPolicy") == "Always":
+            sidecars = _add(sidecars, own)
+        else:
+            for name, value in _add(sidecars, own).items():
+                peak[name] = max(peak.get(name, Fraction(0)), value)
+    total = _add(total, sidecars)
+    total = {
+        name: max(total.get(name, Fraction(0)), peak.get(name, Fraction(0)))
+        for name in {*total, *peak}
+    }
+    return _add(total, {k: parse(v) for k, v in (spec.get("overhead") or {}).items()})
+
+
+def refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[Refusal]:
+    """Why a node cannot take a pod; empty where it can.
+
+    Args:
+        pod: that waits.
+        node: as it is.
+        there: the pods that it has already.
+    """
+    spec, labels = pod["spec"], node["metadata"].get("labels") or {}
+    if node["spec"].get("unschedulable") and not tolerates(
+        spec, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    ):
+        return [Refusal("node(s) were unschedulable")]
+    for taint in node["spec"].get("taints") or ():
+        if taint["effect"] in {"NoSchedule", "NoExecute"} and not tolerates(spec, taint):
+            told = f"{{{taint['key']}: {taint.get('value') or ''}}}"
+            return [Refusal(f"node(s) had untolerated taint {told}")]
+    wanted = spec.get("nodeSelector") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()) or not _affine(
+        spec, labels, node["metadata"]["name"]
+    ):
+        return [Refusal("node(s) didn't match Pod's node affinity/selector")]
+    free = {k: parse(v) for k, v in (node["status"].get("allocatable") or {}).items()}
+    all_there = dict(free)
+    for other in there:
+        for name, value in demands(other).items():
+            free[name] = free.get(name, Fraction(0)) - value
+    found = []
+    if len(there) + 1 > all_there.get("pods", 110):
+        found.append(Refusal("Too many pods", by_preemption=True))
+    for name, value in sorted(demands(pod).items()):
+        if value > 0 and value > free.get(name, Fraction(0)):
+            enough = value <= all_there.get(name, Fraction(0))
+            found.append(Refusal(f"Insufficient {name}", by_preemption=enough))
+    return found
+
+
+def tolerates(spec: Object, taint: Object) -> bool:
+    """Whether a pod tolerates a taint."""
+    for item in spec.get("tolerations") or ():
+        if item.get("effect") not in {None, "", taint["effect"]}:
+            continue
+        key = item.get("key")
+        if not key and item.get("operator") == "Exists":
+            return True
+        if key != taint["key"]:
+            continue
+        if item.get("operator", "Equal") == "Exists":
+            return True
+        if (item.get("value") or "") == (taint.get("value") or ""):
+            return True
+    return False
+
+
+def _sum(containers: Sequence[Object]) -> dict[str, Fraction]:
+    total: dict[str, Fraction] = {}
+    for container in containers:
+        requests = (container.get("resources") or {}).get("requests") or {}
+        total = _add(total, {name: parse(value) for name, value in requests.items()})
+    return total
+
+
+def _add(left: dict[str, Fraction], right: dict[str, Fraction]) -> dict[str, Fraction]:
+    return {
+        name: left.get(name, Fraction(0)) + right.get(name, Fraction(0)) for name in {*left, *right}
+    }
+
+
+def _affine(spec: Object, labels: dict[str, str], name: str) -> bool:
+    needed = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if not needed:
+        return True
+    return any(
+        all(_expression(item, labels) for item in term.get("matchExpressions") or ())
+        and all(
+            _expression(item, {"metadata.name": name}) for item in term.get("matchFields") or ()
+        )
+        for term in needed["nodeSelectorTerms"]
+    )
+
+
+def _expression(item: Object, labels: dict[str, str]) -> bool:
+    value, values = labels.get(item["key"]), item.get("values") or ()
+    operator = item["operator"]
+    if operator == "In":
+        return value in values
+    if operator == "NotIn":
+        return value not in values
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if value is None or not values:
+        return False
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])

@@ -1,0 +1,222 @@
+"""The scheduler: gives each pod a node that has room for it, or says why none has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+import attrs
+
+from .deletion import Deletion
+from .happenings import Happenings
+from .kinds import NODES, PODS
+from .placing import refusals
+from .store import Object, Store, Subscription, clone, now
+
+__all__ = ["Scheduler"]
+
+_NAME = "default-scheduler"
+_ENDED = ("Succeeded", "Failed")
+
+
+@attrs.define
+class Scheduler:
+    """Binds pods, oldest and most important first."""
+
+    store: Store
+    deletion: Deletion
+    happenings: Happenings
+    #: whether pods are given nodes at all
+    working: bool = True
+
+    async def run(self, changes: Subscription) -> None:
+        """Schedule whatever waits, after each change, until the subscription is closed."""
+        async for change in changes:
+            kind = change.type
+            if change.resource is PODS:
+                ended = change.object["status"].get("phase") in _ENDED
+                waits = not change.object["spec"].get("nodeName") and kind == "ADDED"
+                if not (waits or kind == "DELETED" or ended):
+                    continue
+                if waits:
+                    self._one(change.object["metadata"])
+                    continue
+            elif change.before is not None and not _differs(change.object, change.before):
+                continue
+            self.all()
+
+    def all(self) -> None:
+        """Try every pod that waits."""
+        waiting = [
+            pod
+            for pod in self.store.list(PODS)
+            if not pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending"
+        ]
+        waiting.sort(
+            key=lambda pod: (
+                -pod["spec"].get("priority", 0),
+                pod["metadata"]["creationTimestamp"],
+                int(pod["metadata"]["resourceVersion"]),
+            )
+        )
+        for pod in waiting:
+            self._one(pod["metadata"])
+
+    def _one(self, meta: Object) -> None:
+        pod = self.store.get(PODS, meta["namespace"], meta["name"])
+        if pod is None or not self.working or "deletionTimestamp" in pod["metadata"]:
+            return
+        if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
+            return
+        if pod["spec"].get("schedulerName", _NAME) != _NAME:
+            return
+        nodes = self.store.list(NODES)
+        reasons: Counter[str] = Counter()
+        fits: list[tuple[Fraction, str]] = []
+        hopeless = 0
+        for node in nodes:
+            mine = self._pods_of(node)
+            why = refusals(pod, node, mine)
+            if why:
+                reasons.update(item.why for item in why)
+                hopeless += any(not item.by_preemption for item in why)
+            else:
+                fits.append((Fraction(len(mine)), node["metadata"]["name"]))
+        if fits:
+            self._bind(pod, min(fits)[1])
+            return
+        self._unschedulable(pod, nodes, reasons, hopeless)
+
+    def _bind(self, pod: Object, node: str) -> None:
+        bind(self.store, pod, node)
+        meta = pod["metadata"]
+        message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
+        self.happenings.tell(pod, "Scheduled", message, by=_NAME)
+
+    def _unschedulable(
+        self, pod: Object, nodes: list[Object], reasons: Counter[str], hopeless: int
+    ) -> None:
+        total = len(nodes)
+        told = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
+        if not total:
+            message = "no nodes available to schedule pods"
+        else:
+            victims = self._victims(pod, nodes)
+            if victims is not None:
+                node, pods = victims
+                self._preempt(pod, node, pods)
+            useless = [f"{hopeless} Preemption is not helpful for scheduling"] if hopeless else []
+            rest = total - hopeless
+            if rest and victims is None:
+                useless.append(f"{rest} No preemption victims found for incoming pod")
+            message = f"0/{total} nodes are available: {told}. no new claims to deallocate"
+            if useless:
+                message += f", preemption: 0/{total} nodes are available: {', '.join(useless)}."
+            else:
+                message += (
+                    ", preemption: not eligible due to a terminating pod on the nominated node."
+                )
+        self.happenings.tell(pod, "FailedScheduling", message, by=_NAME, warning=True)
+        current = self.store.get(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if current is None:
+            return
+        new = clone(current)
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": now(),
+            "reason": "Unschedulable",
+            "message": message,
+        }
+        for old in new["status"].get("conditions") or ():
+            if old["type"] == "PodScheduled":
+                condition["lastTransitionTime"] = old["lastTransitionTime"]
+        others = [c for c in new["status"].get("conditions") or () if c["type"] != "PodScheduled"]
+        new["status"]["conditions"] = [*others, condition]
+        self.store.update(PODS, new)
+
+    def _victims(self, pod: Object, nodes: list[Object]) -> tuple[str, list[Object]] | None:
+        """The fewest less important pods whose end makes room, and their node."""
+        if pod["spec"].get("preemptionPolicy") == "Never":
+            return None
+        best: tuple[str, list[Object]] | None = None
+        for node in nodes:
+            mine = self._pods_of(node)
+            lower = sorted(
+                (p for p in mine if p["spec"].get("priority", 0) < pod["spec"].get("priority", 0)),
+                key=lambda p: p["spec"].get("priority", 0),
+            )
+            chosen: list[Object] = []
+            while (why := refusals(pod, node, [p for p in mine if p not in chosen])) and lower:
+                if any(not item.by_preemption for item in why):
+                    break
+                chosen.append(lower.pop(0))
+            if not why and (best is None or len(chosen) < len(best[1])):
+                best = (node["metadata"]["name"], chosen)
+        return best
+
+    def _preempt(self, pod: Object, node: str, victims: list[Object]) -> None:
+        for victim in victims:
+            if "deletionTimestamp" in victim["metadata"]:
+                continue
+            preempt(self.store, self.deletion, self.happenings, victim, node, pod)
+        current = self.store.get(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if current is not None:
+            new = clone(current)
+            new["status"]["nominatedNodeName"] = node
+            self.store.update(PODS, new)
+
+    def _pods_of(self, node: Object) -> list[Object]:
+        return [
+            pod
+            for pod in self.store.list(PODS)
+            if pod["spec"].get("nodeName") == node["metadata"]["name"]
+            and pod["status"].get("phase") not in _ENDED
+        ]
+
+
+def bind(store: Store, pod: Object, node: str) -> None:
+    """Give a pod its node."""
+    new = clone(store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    new["spec"]["nodeName"] = node
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": now(),
+    }
+    others = [c for c in new["status"].get("conditions") or () if c["type"] != "PodScheduled"]
+    new["status"]["conditions"] = [*others, condition]
+    new["status"].pop("nominatedNodeName", None)
+    store.update(PODS, new)
+
+
+def preempt(
+    store: Store, deletion: Deletion, happenings: Happenings, victim: Object, node: str, pod: Object
+) -> None:
+    """End a pod for a more important one."""
+    meta = victim["metadata"]
+    new = clone(store.need(PODS, meta["namespace"], meta["name"]))
+    new["status"].setdefault("conditions", []).append(
+        {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": now(),
+            "reason": "PreemptionByScheduler",
+            "message": f"{_NAME}: preempting to accommodate a higher priority pod",
+        }
+    )
+    victim = store.update(PODS, new)
+    message = f"Preempted by pod {pod['metadata']['uid']} on node {node}"
+    happenings.tell(victim, "Preempted", message, by=_NAME)
+    deletion.delete(PODS, victim, {})
+
+
+def _differs(new: Object, old: Object) -> bool:
+    return bool(
+        new["spec"] != old["spec"]
+        or new["status"].get("allocatable") != old["status"].get("allocatable")
+        or new["metadata"].get("labels") != old["metadata"].get("labels")
+    )
