@@ -2,16 +2,18 @@
 
 import os
 import signal
+import threading
 
 import attrs
 import pytest
 
 from fiber.cli.attach import exit_code
+from fiber.cli.question import Question
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.launch import rundir
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import FakeBackend, fakes, programs
+from fiber.testing import FakeBackend, FakePlugin, fakes, programs
 
 
 def failed(code, reason=None):
@@ -173,3 +175,92 @@ class TestSignals:
 
         assert platform.jobs() == []
         assert list(rundir.runs()) == []
+
+
+class TestAsking:
+    """Ctrl-C where a person sits in front of the command."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """Answers that are given, one a question; tells the questions."""
+        questions = []
+
+        class Answers(Question):
+            def ask(self, text):
+                questions.append(text)
+                if answers:
+                    self._told(answers.pop(0))
+                else:
+                    self._thread = threading.current_thread()
+
+            def __exit__(self, *_):
+                self._thread = None
+                super().__exit__(None, None, None)
+
+        answers = []
+        monkeypatch.setattr("fiber.cli.attach.can_ask", lambda: True)
+        monkeypatch.setattr("fiber.cli.attach.Question", Answers)
+        return answers, questions
+
+    def test_yes_ends_the_job(self, fiber, asked, platform):
+        signals = Signals(platform, signal.SIGINT)
+        fiber.extra.append(signals)
+        asked[0].append("y")
+
+        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+
+        assert (done.exit_code, signals.ended) == (130, 3)
+        assert len(asked[1]) == 1
+        assert asked[1][0].startswith("\nfiber: end job ")
+        assert asked[1][0].endswith("? [y/N] ")
+
+    @pytest.mark.parametrize("answer", ["n", "", "what"])
+    def test_anything_else_lets_it_go_on(self, fiber, asked, platform, answer):
+        # the answer is followed by a signal that does not ask
+        signals = Signals(platform, signal.SIGINT, signal.SIGTERM)
+        fiber.extra.append(signals)
+        asked[0].append(answer)
+
+        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+
+        assert "goes on\n" in done.stderr or signals.ended == 3
+        assert done.exit_code == 128 + signal.SIGTERM
+
+    def test_a_second_ctrl_c_is_a_yes(self, fiber, asked, platform):
+        signals = Signals(platform, signal.SIGINT, signal.SIGINT)
+        fiber.extra.append(signals)
+
+        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+
+        assert (done.exit_code, signals.ended, len(asked[1])) == (130, 3, 1)
+
+    def test_a_third_kills_it(self, fiber, asked, platform):
+        signals = Signals(platform, signal.SIGINT, signal.SIGINT, signal.SIGINT)
+        fiber.extra.append(signals)
+
+        done = fiber("run", "-a", *programs.ignore_sigterm())
+
+        assert (done.exit_code, signals.ended) == (130, -signal.SIGKILL)
+
+    def test_other_signals_do_not_ask(self, fiber, asked, platform):
+        signals = Signals(platform, signal.SIGTERM)
+        fiber.extra.append(signals)
+
+        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+
+        assert (done.exit_code, asked[1]) == (143, [])
+
+
+def test_a_platform_with_a_word_of_its_own_is_told_the_job_by_it(fiber, platform, monkeypatch):
+    offered = FakePlugin.fiber_backends
+
+    def calling_it_so(self):
+        return [attrs.evolve(info, noun="pod") for info in offered(self)]
+
+    monkeypatch.setattr(FakePlugin, "fiber_backends", hookimpl(calling_it_so))
+
+    done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
+
+    created, ended = done.stderr.splitlines()
+    name = created.removeprefix("Created pod: ")
+    assert ended.startswith(f"fiber: pod {name}: ended by SIGNAL(9)")

@@ -154,7 +154,7 @@ class TestAttached:
             assert process.wait(PATIENCE) == -signal.SIGKILL
             assert is_gone(job)
 
-    def test_ctrl_c_at_a_terminal_reaches_the_command_and_it_ends_the_job(self):
+    def test_ctrl_c_at_a_terminal_asks_before_it_ends_the_job(self):
         ours, theirs = pty.openpty()
         argv = [*COMMAND, "run", "-a", *programs.exit_on_sigterm(0)]
         # Python 3.10 has no way to give a child its terminal without running code in it
@@ -170,6 +170,12 @@ class TestAttached:
         with process, os.fdopen(ours, "r+b", buffering=0) as terminal:
             assert read_until(terminal, b"ready")
             terminal.write(b"\x03")
+            assert read_until(terminal, b"[y/N] ")
+            terminal.write(b"n\n")
+            assert read_until(terminal, b"goes on")
+            terminal.write(b"\x03")
+            assert read_until(terminal, b"[y/N] ")
+            terminal.write(b"y\n")
 
             assert process.wait(PATIENCE) == 130
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber.cli.errors import after_signal
+from fiber.cli.question import Question, can_ask
 from fiber.cli.watch import Watcher
 from fiber.exceptions import FiberError
 from fiber.model import JobState, ReasonKind
@@ -26,6 +27,8 @@ __all__ = ["attend", "exit_code"]
 #: seconds that a job has to end after Ctrl-C
 _GRACE = 5.0
 _NOT_STARTED = 127
+#: what a job is called where no tool but ours knows it
+_PLAIN = "job"
 
 
 def attend(session: Session, run: Run, spec: JobSpec) -> int:
@@ -35,12 +38,16 @@ def attend(session: Session, run: Run, spec: JobSpec) -> int:
     with watcher.signals():
         job = session.submit(run.backend, spec)
         watcher.queue_signals()
+        if session.info.noun != _PLAIN:
+            # where it is looked for with other tools, too
+            click.echo(f"Created {session.info.noun}: {job.id}", err=True)
         with contextlib.nullcontext() if comes_by_itself else _copied(run.backend, job):
             status, signum = _to_the_end(session, run.backend, job, watcher)
     if signum is not None:
         return after_signal(signum)
     if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:
-        click.echo(f"fiber: job {job.id}: {status.message or status.reason}", err=True)
+        what = f"{session.info.noun} {job.id}"
+        click.echo(f"fiber: {what}: {status.message or status.reason}", err=True)
     return exit_code(status)
 
 
@@ -54,35 +61,69 @@ def exit_code(status: JobStatus) -> int:
     return 1
 
 
+class _Ending:
+    """Decides what a signal means: a question, the job's end in order, or at once."""
+
+    def __init__(self, backend: Backend, job: Job, noun: str, question: Question) -> None:
+        self._backend = backend
+        self._job = job
+        self._what = f"{noun} {job.id}"
+        self._question = question
+        #: the signal that ends the job, once one does
+        self.signum: int | None = None
+
+    def heard(self, number: int) -> None:
+        """A signal came."""
+        if self.signum is not None:
+            self._backend.kill(self._job)
+        elif number != signal.SIGINT or self._question.is_open or not can_ask():
+            self._end(number)
+        else:
+            self._question.ask(f"\nfiber: end {self._what}? [y/N] ")
+
+    def answered(self, text: str) -> None:
+        """A person answered."""
+        if self.signum is not None:
+            return
+        if text in {"y", "yes"}:
+            self._end(signal.SIGINT)
+        else:
+            click.echo(f"fiber: {self._what} goes on", err=True)
+
+    def _end(self, number: int) -> None:
+        self.signum = number
+        self._backend.terminate(self._job, grace=_GRACE)
+        if number == signal.SIGINT and sys.stderr.isatty():
+            click.echo(f"fiber: ending {self._what}, Ctrl-C again to kill it", err=True)
+
+
 def _to_the_end(
     session: Session, backend: Backend, job: Job, watcher: Watcher
 ) -> tuple[JobStatus, int | None]:
     """The terminal status, and the signal that asked this process to end, if one did."""
     previous: JobStatus | None = None
-    asked: int | None = None
     said = ""
-    while True:
-        event = watcher.get()
-        if isinstance(event, int):
-            if asked is None:
-                asked = event
-                backend.terminate(job, grace=_GRACE)
-                if event == signal.SIGINT and sys.stderr.isatty():
-                    click.echo(f"fiber: ending job {job.id}, again to kill it", err=True)
-            else:
-                backend.kill(job)
-            continue
-        assert event is not None
-        told, status = event
-        if told.id != job.id:
-            continue
-        session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
-        previous = status
-        if status.state.is_terminal:
-            return status, asked
-        if status.state is JobState.PENDING and status.message not in {"", said}:
-            said = status.message
-            click.echo(f"fiber: job {job.id} waits: {said}", err=True)
+    with Question(watcher.answer) as question:
+        ending = _Ending(backend, job, session.info.noun, question)
+        while True:
+            event = watcher.get()
+            assert event is not None
+            if isinstance(event, int):
+                ending.heard(event)
+                continue
+            if isinstance(event, str):
+                ending.answered(event)
+                continue
+            told, status = event
+            if told.id != job.id:
+                continue
+            session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
+            previous = status
+            if status.state.is_terminal:
+                return status, ending.signum
+            if status.state is JobState.PENDING and status.message not in {"", said}:
+                said = status.message
+                click.echo(f"fiber: {session.info.noun} {job.id} waits: {said}", err=True)
 
 
 @contextlib.contextmanager

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fiber.cli.question import can_ask
 from fiber.exceptions import AmbiguousImageError
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
 
-__all__ = ["can_ask", "prepare"]
+__all__ = ["prepare"]
 
 
 def prepare(backend: Backend, file: str | None) -> str | None:
@@ -33,11 +33,6 @@ def prepare(backend: Backend, file: str | None) -> str | None:
             raise
         chosen = Path(error.folder, _ask(error))
     return backend.prepare_image(str(chosen))
-
-
-def can_ask() -> bool:
-    """True where a person sits in front of this command."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _ask(error: AmbiguousImageError) -> str:

@@ -29,15 +29,17 @@ class Watcher:
         self._backend = backend
         self._queues_signals = False
         # put() may be called by a signal handler, in the middle of get()
-        self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int] = (
+        self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int | str] = (
             queue.SimpleQueue()
         )
         for run_id in run_ids:
             name = f"fiber-watch-{run_id}"
             threading.Thread(target=self._read, args=(run_id,), name=name, daemon=True).start()
 
-    def get(self, *, until: float | None = None) -> tuple[Job, JobStatus] | int | None:
-        """The next event or the number of a signal; None after ``until`` on the monotonic clock.
+    def get(self, *, until: float | None = None) -> tuple[Job, JobStatus] | int | str | None:
+        """The next event, the number of a signal, or what a person answered.
+
+        None after ``until`` on the monotonic clock.
 
         Raises:
             Exception: what the backend's stream of events raised.
@@ -50,6 +52,10 @@ class Watcher:
         if isinstance(item, Exception):
             raise item
         return item
+
+    def answer(self, text: str) -> None:
+        """Queue what a person answered; may be called on any thread."""
+        self._queue.put(text)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:

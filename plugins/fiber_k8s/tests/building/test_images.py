@@ -182,10 +182,7 @@ class TestInAPod:
         said = []
 
         assert build(folder, Cluster(), said) is None
-        assert said == [
-            f"{folder}/Dockerfile is not built, for nothing here builds images: "
-            "the program's own is taken"
-        ]
+        assert said[0].startswith(f"{folder}/Dockerfile is not built, for nothing here builds")
 
     def test_a_file_that_was_named_is_an_error(self, programs, folder):
         with pytest.raises(BackendError, match="install one of"):
