@@ -1,0 +1,364 @@
+"""Which pod does what a spec asks for."""
+
+import json
+import re
+
+import pytest
+from kubernetes import client as models
+
+import k8s_world
+from fiber.exceptions import SubmitError
+from fiber.model import ResourceRequest, Volume
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.gangs import Gang
+from fiber_k8s.manifest import CONTAINER, Around, manifest
+from k8s_world import parent, process, spec
+
+LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "fiber-r", "uid": "u1"}
+GPUS = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
+
+
+def make(job=None, around=None, **settings):
+    return manifest(job or process(), K8sConfig(**settings), around or Around())
+
+
+def container(pod):
+    assert [one["name"] for one in pod["spec"]["containers"]] == [CONTAINER]
+    return pod["spec"]["containers"][0]
+
+
+def env(pod):
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container(pod)["env"]}
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Process-3",
+            "MyTrainer:1",
+            "eins zwei",
+            "ü",
+            "",
+            "-",
+            "x" * 200,
+            "a" * 53 + "-b",
+            "9",
+            "A.B",
+        ],
+    )
+    def test_any_name_of_a_program_makes_a_host_name(self, name):
+        made = make(process(name=name))["metadata"]["name"]
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", made)
+        assert len(made) <= 63
+
+    def test_it_begins_as_the_process_is_called(self):
+        assert re.fullmatch(r"process-3-[0-9a-f]{8}", make()["metadata"]["name"])
+
+    def test_two_of_one_name_are_two(self):
+        assert make()["metadata"]["name"] != make()["metadata"]["name"]
+
+    def test_labels_tell_run_process_and_parent(self):
+        job = process(labels={"process": "Process-3", "parent": "0a:1"})
+        labels = make(job)["metadata"]["labels"]
+        assert labels["fiber/run"] == "0a1b2c3d"
+        assert labels["fiber/process"] == "Process-3"
+        assert labels["fiber/parent"] == "0a-1"
+        assert labels["fiber/kind"] == "process"
+        assert labels["app.kubernetes.io/managed-by"] == "fiber"
+
+    @pytest.mark.parametrize("text", ["-x-", "ein Wort", "é" * 9, "x" * 99, ".a_b-"])
+    def test_any_words_make_a_label(self, text):
+        labels = make(process(labels={"process": text}))["metadata"]["labels"]
+        for value in labels.values():
+            assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", value)
+            assert len(value) <= 63
+
+    def test_words_that_are_no_label_stand_in_annotations(self):
+        annotations = make(spec(name="ein Wort", argv=("echo", "a b")))["metadata"]["annotations"]
+        assert annotations["fiber/name"] == "ein Wort"
+        assert json.loads(annotations["fiber/argv"]) == ["echo", "a b"]
+
+
+class TestOwnership:
+    def test_it_belongs_to_the_runs_lease(self):
+        pod = make(around=Around(owner=LEASE))
+        assert pod["metadata"]["ownerReferences"] == [LEASE]
+
+    def test_what_outlives_its_starter_belongs_to_nobody(self):
+        assert "ownerReferences" not in make(spec(detached=True))["metadata"]
+
+    def test_nothing_starts_it_again(self):
+        assert make(around=Around(parent=parent()))["spec"]["restartPolicy"] == "Never"
+
+    def test_services_set_no_variables(self):
+        assert make(around=Around(parent=parent()))["spec"]["enableServiceLinks"] is False
+
+    def test_it_has_time_to_hand_back_its_work(self):
+        assert make(grace=45)["spec"]["terminationGracePeriodSeconds"] == 45
+
+
+class TestInheritance:
+    @pytest.fixture
+    def pod(self):
+        return make(around=Around(parent=parent(), owner=LEASE))
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            *("affinity", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName"),
+            *("imagePullSecrets", "priorityClassName", "securityContext", "serviceAccountName"),
+            *("dnsPolicy", "automountServiceAccountToken"),
+        ],
+    )
+    def test_a_child_has_what_its_parent_was_given(self, pod, field):
+        assert pod["spec"][field] == k8s_world.PARENT["spec"][field]
+
+    @pytest.mark.parametrize(
+        "field", ["image", "imagePullPolicy", "envFrom", "securityContext", "workingDir"]
+    )
+    def test_and_what_its_container_was_given(self, pod, field):
+        assert container(pod)[field] == k8s_world.PARENT["spec"]["containers"][0][field]
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            *("nodeName", "hostname", "subdomain", "serviceAccount", "activeDeadlineSeconds"),
+            *("priority", "preemptionPolicy", "overhead", "schedulingGates", "readinessGates"),
+            *("resourceClaims", "ephemeralContainers", "topologySpreadConstraints"),
+        ],
+    )
+    def test_not_what_the_cluster_wrote_or_what_is_the_parents_alone(self, pod, field):
+        assert field not in pod["spec"]
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            *("args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"),
+            *("stdin", "tty", "resources", "terminationMessagePath"),
+        ],
+    )
+    def test_nor_what_only_the_parents_program_is_for(self, pod, field):
+        assert field not in container(pod)
+
+    def test_nor_labels_owners_and_finalizers_by_which_a_controller_would_end_it(self, pod):
+        metadata = pod["metadata"]
+        assert metadata.keys() == {"name", "labels", "annotations", "ownerReferences"}
+        assert not {"app", "pod-template-hash", "job-name"} & metadata["labels"].keys()
+        assert metadata["ownerReferences"] == [LEASE]
+
+    def test_variables_come_along_and_the_childs_own_win(self):
+        job = process(env={"PLAIN": "two", "MINE": "3"}, unset_env=frozenset({"HOST"}))
+        found = env(make(job, Around(parent=parent())))
+        assert found["PLAIN"] == "two"
+        assert found["MINE"] == "3"
+        assert "HOST" not in found
+        assert "FIBER_BOOTSTRAP" not in found
+
+    def test_a_variable_about_resources_is_about_the_childs_own(self, pod):
+        assert env(pod)["CPUS"] == {"resourceFieldRef": {"resource": "limits.cpu"}}
+
+    def test_volumes_and_mounts_come_along_but_for_the_token_and_those_of_sidecars(self, pod):
+        assert [one["name"] for one in pod["spec"]["volumes"]] == ["data", "code"]
+        assert [one["mountPath"] for one in container(pod)["volumeMounts"]] == ["/data", "/code"]
+
+    def test_what_fills_a_mounted_folder_runs_again_and_nothing_else_does(self, pod):
+        assert [one["name"] for one in pod["spec"]["initContainers"]] == ["clone"]
+        mounts = pod["spec"]["initContainers"][0]["volumeMounts"]
+        assert [one["name"] for one in mounts] == ["code"]
+
+    def test_another_container_can_be_the_one_that_is_inherited(self):
+        found = make(around=Around(parent=parent()), container="proxy")
+        assert container(found)["image"] == "proxy:1"
+
+    def test_one_that_is_not_there_is_named_with_those_that_are(self):
+        with pytest.raises(SubmitError, match="no container 'none', it has main, proxy"):
+            make(around=Around(parent=parent()), container="none")
+
+    def test_another_image_has_its_own_pull_policy(self):
+        found = container(make(process(image="other:1"), Around(parent=parent())))
+        assert found["image"] == "other:1"
+        assert "imagePullPolicy" not in found
+
+    def test_the_parents_object_is_left_alone(self):
+        original = parent()
+        make(around=Around(parent=original, gang=Gang(kind="volcano", name="g", size=2)))
+        assert original == k8s_world.PARENT
+
+    def test_a_real_parent_makes_a_child_that_the_models_know(self):
+        for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
+            assert_round_trip(make(around=Around(parent=pod, owner=LEASE)))
+
+
+class TestResources:
+    def test_what_was_asked_for_is_requested_and_limited(self):
+        wanted = ResourceRequest(cpu=1.5, memory=2048, devices={"gpu": 2})
+        found = container(make(process(resources=wanted), Around(device_classes=GPUS)))
+        amounts = {"cpu": "1500m", "memory": "2048Mi", "nvidia.com/gpu": "2"}
+        assert found["resources"] == {"requests": amounts, "limits": amounts}
+
+    def test_a_parents_devices_are_its_own(self):
+        assert "resources" not in container(make(around=Around(parent=parent())))
+
+    def test_limits_can_be_left_out_but_not_those_of_devices(self):
+        wanted = ResourceRequest(cpu=1, memory=512, devices={"tpu": 1})
+        found = container(
+            make(process(resources=wanted), Around(device_classes=GPUS), limits="none")
+        )
+        assert found["resources"]["limits"] == {"google.com/tpu": "1"}
+        found = container(
+            make(process(resources=wanted), Around(device_classes=GPUS), limits="memory")
+        )
+        assert found["resources"]["limits"] == {"memory": "512Mi", "google.com/tpu": "1"}
+
+    def test_none_of_a_kind_is_nothing(self):
+        wanted = ResourceRequest(devices={"gpu": 0})
+        assert "resources" not in container(
+            make(process(resources=wanted), Around(device_classes=GPUS))
+        )
+
+
+class TestProgram:
+    def test_a_process_of_fibers_runs_the_cores_supervisor(self):
+        assert container(make(python="/opt/python"))["command"] == ["/opt/python", "-m", "fiber.launch.job"]  # fmt: skip
+
+    def test_another_program_runs_under_a_first_process(self):
+        words = container(make(spec(argv=("nvidia-smi", "-L"))))["command"]
+        assert words[:2] == ["/bin/sh", "-c"]
+        assert words[3] == "python3"
+        assert words[-2:] == ["nvidia-smi", "-L"]
+
+    def test_words_are_not_taken_for_variables_of_the_cluster(self):
+        found = make(spec(argv=("echo", "$(HOME) $$ $x"), env={"A": "$(B)"}))
+        assert container(found)["command"][-1] == "$$(HOME) $$$$ $$x"
+        assert env(found)["A"] == "$$(B)"
+
+    def test_what_is_private_is_sealed_and_its_key_mounted(self):
+        found = make(around=Around(parent=parent(), secret="fiber-r", sealed="Zm9v"))
+        assert env(found)["FIBER_BOOTSTRAP"] == "sealed:/var/run/secrets/fiber/key:Zm9v"
+        assert found["spec"]["volumes"][-1] == {
+            "name": "fiber-run",
+            "secret": {"secretName": "fiber-r", "defaultMode": 0o444},
+        }
+        mount = container(found)["volumeMounts"][-1]
+        assert mount == {
+            "name": "fiber-run",
+            "mountPath": "/var/run/secrets/fiber",
+            "readOnly": True,
+        }
+
+    def test_claims_and_folders_of_the_node_are_mounted(self):
+        volumes = (
+            Volume(source="nfs", path="/persistent"),
+            Volume(source="data", path="/data", read_only=True),
+            Volume(source="/mnt/disk", path="/disk"),
+        )
+        found = make(process(volumes=volumes), Around(parent=parent()))
+        added = {one["name"]: one for one in found["spec"]["volumes"]}
+        assert added["fiber-0"]["persistentVolumeClaim"] == {"claimName": "nfs"}
+        assert added["fiber-1"]["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
+        assert added["fiber-2"]["hostPath"] == {"path": "/mnt/disk"}
+        paths = [one["mountPath"] for one in container(found)["volumeMounts"]]
+        assert paths == ["/code", "/persistent", "/data", "/disk"]
+
+
+TEMPLATE = {
+    "metadata": {"labels": {"team": "rl", "fiber/run": "other"}, "name": "mine"},
+    "spec": {
+        "restartPolicy": "Always",
+        "nodeSelector": {"zone": "a", "pool": "small"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "containers": [
+            {
+                "name": "whatever",
+                "image": "fallback:1",
+                "env": [{"name": "T", "value": "1"}, {"name": "PLAIN", "value": "template"}],
+                "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+                "resources": {"requests": {"cpu": "100m", "ephemeral-storage": "1Gi"}},
+            },
+            {"name": "watcher", "image": "watcher:1"},
+        ],
+    },
+}
+
+
+class TestTemplate:
+    def made(self, job=None):
+        return make(job, Around(parent=parent(), template=TEMPLATE, owner=LEASE))
+
+    def test_what_fiber_says_wins(self):
+        pod = self.made()
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert pod["metadata"]["labels"]["fiber/run"] == "0a1b2c3d"
+        assert pod["metadata"]["name"].startswith("process-3-")
+        assert pod["spec"]["containers"][0]["image"] == "registry.example/team/app:3"
+        assert pod["spec"]["nodeSelector"] == {"pool": "big", "zone": "a"}
+
+    def test_the_rest_is_there_besides(self):
+        pod = self.made(process(resources=ResourceRequest(cpu=2)))
+        own, other = pod["spec"]["containers"]
+        assert pod["metadata"]["labels"]["team"] == "rl"
+        assert {"key": "spot", "operator": "Exists"} in pod["spec"]["tolerations"]
+        assert [one["name"] for one in pod["spec"]["volumes"]] == ["shm", "data", "code"]
+        assert own["name"] == CONTAINER
+        assert {one["name"]: one.get("value") for one in own["env"]}["PLAIN"] == "one"
+        assert {"name": "T", "value": "1"} in own["env"]
+        assert own["resources"]["requests"] == {"cpu": "2000m", "ephemeral-storage": "1Gi"}
+        assert other == {"name": "watcher", "image": "watcher:1"}
+
+    def test_without_a_parent_it_names_the_image(self):
+        pod = make(around=Around(template=TEMPLATE))
+        assert pod["spec"]["containers"][0]["image"] == "fallback:1"
+
+
+class TestGangs:
+    def test_kueue(self):
+        gang = Gang(kind="kueue", name="ring", size=4, queue="team")
+        metadata = make(around=Around(gang=gang))["metadata"]
+        assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+        assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "ring"
+        assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "4"
+        assert gang.group(60.0, None) is None
+
+    def test_volcano(self):
+        gang = Gang(kind="volcano", name="ring", size=4, queue="team")
+        pod = make(around=Around(gang=gang))
+        assert pod["spec"]["schedulerName"] == "volcano"
+        assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "ring"
+        group = gang.group(60.0, LEASE)
+        assert group["apiVersion"] == "scheduling.volcano.sh/v1beta1"
+        assert group["spec"] == {"minMember": 4, "queue": "team"}
+        assert group["metadata"] == {"name": "ring", "ownerReferences": [LEASE]}
+
+    def test_scheduler_plugins(self):
+        gang = Gang(kind="scheduler-plugins", name="ring", size=4)
+        pod = make(around=Around(gang=gang))
+        assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "ring"
+        group = gang.group(60.0, None)
+        assert group["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 60}
+
+
+def assert_round_trip(pod):
+    class Answer:
+        data = json.dumps(pod)
+
+    api = models.ApiClient()
+    model = models.V1Pod.from_dict(pod) if hasattr(models.V1Pod, "from_dict") else None
+    if model is None:
+        model = api.deserialize(Answer(), "V1Pod")
+    assert api.sanitize_for_serialization(model) == pod
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+@pytest.mark.parametrize("job", [process(), spec(argv=("echo", "$(x)"))])
+def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
+    around = Around(
+        parent=parent() if has_parent else None,
+        owner=LEASE,
+        secret="fiber-r",
+        sealed="Zm9v",
+        device_classes=GPUS,
+        template=TEMPLATE,
+    )
+    assert_round_trip(manifest(job, K8sConfig(pull_secrets=("extra",)), around))

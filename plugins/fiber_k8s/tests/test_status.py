@@ -1,0 +1,225 @@
+"""What a pod's state means; each as a real cluster told it."""
+
+import copy
+
+import pytest
+
+from fiber.model import JobState, Reason, ReasonKind
+from fiber_k8s.status import Doubt, doubt_of, gone, job_of, parse_time, status_of, with_words
+from k8s_world import pods_of
+
+PENDING, RUNNING, FAILED = JobState.PENDING, JobState.RUNNING, JobState.FAILED
+
+
+def states(name, pod=None):
+    """The states that a recorded pod went through, without repetitions."""
+    found = []
+    for _, one in pods_of(name, pod):
+        state = status_of(one).state
+        if not found or found[-1] is not state:
+            found.append(state)
+    return found
+
+
+def last(name, pod):
+    """How a recorded pod was seen to end, the first time."""
+    for kind, one in pods_of(name, pod):
+        status = status_of(one) if kind != "DELETED" else gone(one)
+        if status.state.is_terminal:
+            return status
+    return status_of(pods_of(name, pod)[-1][1])
+
+
+class TestRecordedLives:
+    def test_a_program_that_ends_well(self):
+        assert states("pod-life/01-success-exit-0") == [PENDING, RUNNING, JobState.SUCCEEDED]
+        assert last("pod-life/01-success-exit-0", "demo").exit_code == 0
+
+    @pytest.mark.parametrize(
+        "name,pod,reason,code",
+        [
+            ("03a-delete-sigterm-handled", "demo", Reason(ReasonKind.EXIT, 3), 3),
+            ("03b-delete-pid1-ignores-sigterm", "demo", Reason(ReasonKind.SIGNAL, 9), -9),
+            ("04a-oom-killed", "demo", Reason(ReasonKind.OOM), -9),
+            ("04b-oom-killed-child", "reporter", Reason(ReasonKind.OOM), 9),
+            ("05a-start-error", "not-found", Reason(ReasonKind.START), 127),
+            ("05a-start-error", "not-executable", Reason(ReasonKind.START), 127),
+            ("06-images", "never", Reason(ReasonKind.IMAGE), 127),
+            ("06-images", "no-name", Reason(ReasonKind.IMAGE), 127),
+            ("08-active-deadline", "ignores", Reason(ReasonKind.SIGNAL, 9), -9),
+            ("09-eviction-api", "a", Reason(ReasonKind.EVICTED), 0),
+            ("09-eviction-api", "b", Reason(ReasonKind.EVICTED), -9),
+            ("10-noexecute-taint", "plain", Reason(ReasonKind.EVICTED), 0),
+            ("13-preemption", "low-2", Reason(ReasonKind.PREEMPTED), 0),
+            ("17-kubelet-eviction", "storage", Reason(ReasonKind.EVICTED), -9),
+            ("19-nodename-set", "too-big", Reason(ReasonKind.UNSCHEDULABLE), -9),
+            ("19-nodename-set", "gpus", Reason(ReasonKind.UNSCHEDULABLE), -9),
+            ("19-nodename-set", "ghost", Reason(ReasonKind.NODE_LOST), -9),
+            ("12-delete-while-pending", "unscheduled", Reason(ReasonKind.UNKNOWN), -9),
+        ],
+    )
+    def test_an_end_has_its_reason(self, name, pod, reason, code):
+        status = last(f"pod-life/{name}", pod)
+        assert (status.state, status.reason, status.exit_code) == (FAILED, reason, code)
+        assert status.message
+
+    def test_a_child_that_was_killed_for_memory_is_no_end_of_what_goes_on_and_ends_well(self):
+        assert last("pod-life/04b-oom-killed-child", "survivor").state is JobState.SUCCEEDED
+
+    def test_a_deadline_is_told_in_the_clusters_words(self):
+        assert "longer than the specified deadline" in last("pod-life/08-active-deadline", "ignores").message  # fmt: skip
+
+    def test_an_eviction_is_told_in_the_clusters_words(self):
+        assert "ephemeral local storage" in last("pod-life/17-kubelet-eviction", "storage").message
+
+    def test_a_command_that_is_not_there_is_named(self):
+        message = last("pod-life/05a-start-error", "not-found").message
+        assert 'exec: "no-such-command": executable file not found' in message
+
+    def test_an_image_that_is_not_there_is_named(self):
+        assert "no-such-image:1" in last("pod-life/06-images", "never").message
+
+    def test_an_end_is_known_before_the_whole_pod_has_ended(self):
+        ends = [one for _, one in pods_of("pod-life/04a-oom-killed") if status_of(one).state is FAILED]  # fmt: skip
+        assert ends[0]["status"]["phase"] == "Running"
+
+    def test_a_pod_that_is_being_evicted_says_so_while_it_runs(self):
+        told = [status_of(one) for _, one in pods_of("pod-life/09-eviction-api", "a")]
+        leaving = [one for one in told if one.state is RUNNING and one.reason is not None]
+        assert leaving[0].reason == Reason(ReasonKind.EVICTED)
+
+    def test_states_never_go_back(self):
+        order = {PENDING: 0, RUNNING: 1}
+        for name in ("03a-delete-sigterm-handled", "20-node-lost"):
+            pods = pods_of(f"pod-life/{name}")
+            for pod in {one["metadata"]["name"] for _, one in pods}:
+                ranks = [order.get(state, 2) for state in states(f"pod-life/{name}", pod)]
+                assert ranks == sorted(ranks), pod
+
+    def test_a_lost_node_is_no_end(self):
+        assert states("pod-life/20-node-lost", "plain")[-1] in {PENDING, RUNNING}
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("pod", ["gpu", "cpu", "mem", "cpu-and-gpu"])
+    def test_what_no_node_can_take_is_doubted_and_told_in_the_schedulers_words(self, pod):
+        told = [
+            (status_of(one), doubt_of(one)) for _, one in pods_of("pod-life/07-unschedulable", pod)
+        ]
+        status, doubt = next((s, d) for s, d in told if s.reason is not None)
+        assert status.state is PENDING
+        assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
+        assert "0/1 nodes are available: 1 Insufficient" in status.message
+        assert doubt is Doubt.NODE
+
+    def test_what_only_waits_its_turn_is_not(self):
+        told = [one for _, one in pods_of("pod-life/13-preemption", "third")]
+        waiting = [one for one in told if status_of(one).reason is not None]
+        assert waiting
+        assert {doubt_of(one) for one in waiting} == {None}
+
+    def test_nor_what_waits_for_a_node_to_come_back(self):
+        told = [one for _, one in pods_of("pod-life/10-noexecute-taint", "late")]
+        assert {doubt_of(one) for one in told} == {None}
+
+    def test_a_registry_that_does_not_answer_may_answer_yet(self):
+        told = [one for _, one in pods_of("pod-life/06-images", "refused")]
+        said = [one for one in told if status_of(one).reason is not None]
+        assert {status_of(one).state for one in said} == {PENDING}
+        assert {doubt_of(one) for one in said} == {Doubt.CONTAINER}
+        assert "connection refused" in status_of(said[0]).message
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "manifest for app:3 not found: manifest unknown",
+            "pull access denied, repository does not exist or may require authorization",
+            "failed to authorize: 401 Unauthorized",
+        ],
+    )
+    def test_a_registry_that_says_no_has_said_it(self, words):
+        pod = waiting("ErrImagePull", words)
+        status = status_of(pod)
+        assert (status.state, status.reason) == (FAILED, Reason(ReasonKind.IMAGE))
+        assert words in status.message
+
+    def test_a_container_that_cannot_be_made_is_doubted(self):
+        told = [one for _, one in pods_of("pod-life/05b-create-container-config-error", "root")]
+        said = [one for one in told if status_of(one).message]
+        assert "runAsNonRoot" in status_of(said[0]).message
+        assert doubt_of(said[0]) is Doubt.CONTAINER
+
+
+def pod_with(state, phase="Running", name="fiber", **more):
+    return {
+        "metadata": {"name": "p", "uid": "u"},
+        "spec": {"nodeName": "n"},
+        "status": {"phase": phase, "containerStatuses": [{"name": name, "state": state}], **more},
+    }
+
+
+def waiting(reason, message):
+    return pod_with({"waiting": {"reason": reason, "message": message}}, "Pending")
+
+
+def ended(code, message="", **more):
+    return pod_with({"terminated": {"exitCode": code, "message": message, **more}})
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        "code,message,expected",
+        [
+            (137, "fiber: exit 137\n", 137),
+            (137, "fiber: signal 9\n", -9),
+            (137, "", -9),
+            (143, "", -15),
+            (143, "what I did\nfiber: exit 143\n", 143),
+            (7, "", 7),
+            (255, "", 255),
+            (200, "", 200),
+            (139, "fiber: bare\n", -11),
+        ],
+    )
+    def test_what_the_first_process_left_tells_codes_from_signals(self, code, message, expected):
+        assert status_of(ended(code, message)).exit_code == expected
+
+    def test_what_could_not_be_started_says_why(self):
+        status = status_of(ended(127, "\nfiber: start cannot run 'x': No such file\n"))
+        assert status.reason == Reason(ReasonKind.START)
+        assert status.message == "cannot run 'x': No such file"
+
+    def test_what_a_program_said_at_its_end_is_told(self):
+        assert status_of(ended(3, "out of ideas\nfiber: exit 3\n")).message == "out of ideas"
+
+    def test_a_sidecars_end_is_not_the_jobs(self):
+        pod = pod_with({"running": {}})
+        pod["status"]["containerStatuses"].insert(0, {"name": "a", "state": {"terminated": {"exitCode": 1}}})  # fmt: skip
+        assert status_of(pod).state is RUNNING
+
+
+def test_a_job_is_what_its_labels_and_annotations_say():
+    pod = copy.deepcopy(ended(0))
+    pod["metadata"] |= {
+        "labels": {"fiber/run": "0a1b2c3d"},
+        "annotations": {"fiber/name": "My Job", "fiber/argv": '["a", "b c"]'},
+        "namespace": "research",
+        "creationTimestamp": "2026-11-20T17:16:13Z",
+    }
+    job = job_of("k8s", pod)
+    assert (job.id, job.name, job.run_id, job.argv) == ("p", "My Job", "0a1b2c3d", ("a", "b c"))
+    assert job.data == {"namespace": "research", "uid": "u"}
+    assert job.submitted == 1795194973.0
+
+
+def test_times_are_read_with_and_without_parts_of_seconds():
+    assert parse_time("1970-01-01T00:00:10Z") == 10.0
+    assert parse_time("1970-01-01T00:00:10.250000Z") == 10.25
+    assert parse_time(None) is None
+    assert parse_time("soon") is None
+
+
+def test_last_words_go_with_the_end():
+    status = with_words(status_of(ended(1)), ("a", "b"))
+    assert status.processes[0].log_tail == ("a", "b")
+    assert with_words(status, ()) is status

@@ -1,0 +1,168 @@
+"""Pods as a cluster has them, for tests of what is made of them."""
+
+import copy
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from fiber.model import JobSpec
+
+RECORDINGS = Path(__file__).parents[3] / "shared" / "k8s-recordings"
+
+PARENT = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "trainer-0",
+        "namespace": "research",
+        "uid": "11111111-2222-3333-4444-555555555555",
+        "resourceVersion": "4711",
+        "generateName": "trainer-",
+        "creationTimestamp": "2026-11-20T17:16:13Z",
+        "labels": {"app": "trainer", "pod-template-hash": "abc", "job-name": "train"},
+        "annotations": {"sidecar.istio.io/status": "injected"},
+        "finalizers": ["batch.kubernetes.io/job-tracking"],
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "trainer", "uid": "u"}
+        ],
+    },
+    "spec": {
+        "nodeName": "node-7",
+        "hostname": "parent-host",
+        "subdomain": "sub",
+        "restartPolicy": "Always",
+        "serviceAccountName": "builder",
+        "serviceAccount": "builder",
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": True,
+        "activeDeadlineSeconds": 3600,
+        "terminationGracePeriodSeconds": 600,
+        "priority": 777,
+        "priorityClassName": "batch",
+        "preemptionPolicy": "Never",
+        "overhead": {"cpu": "250m"},
+        "runtimeClassName": "gvisor",
+        "schedulerName": "default-scheduler",
+        "schedulingGates": [{"name": "wait"}],
+        "readinessGates": [{"conditionType": "ready"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}],
+        "dnsPolicy": "ClusterFirst",
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"pool": "big"},
+        "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ],
+        "ephemeralContainers": [{"name": "debug", "image": "busybox"}],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "code", "emptyDir": {}},
+            {"name": "proxy", "emptyDir": {}},
+            {"name": "kube-api-access-w5fwm", "projected": {"sources": []}},
+        ],
+        "initContainers": [
+            {
+                "name": "clone",
+                "image": "git:1",
+                "volumeMounts": [
+                    {"name": "code", "mountPath": "/code"},
+                    {"name": "kube-api-access-w5fwm", "mountPath": "/var/run/secrets/x"},
+                ],
+            },
+            {"name": "migrate", "image": "db:1"},
+            {
+                "name": "sidecar",
+                "image": "proxy:1",
+                "restartPolicy": "Always",
+                "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+            },
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example/team/app:3",
+                "imagePullPolicy": "Always",
+                "command": ["python", "train.py"],
+                "args": ["--fast"],
+                "workingDir": "/work",
+                "ports": [{"containerPort": 8080, "hostPort": 8080}],
+                "env": [
+                    {"name": "PLAIN", "value": "one"},
+                    {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                    {
+                        "name": "CPUS",
+                        "valueFrom": {
+                            "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}
+                        },
+                    },
+                    {"name": "FIBER_BOOTSTRAP", "value": "file:/mine"},
+                ],
+                "envFrom": [{"secretRef": {"name": "credentials"}}],
+                "resources": {
+                    "requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "8"},
+                    "limits": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "8"},
+                    "claims": [{"name": "gpu"}],
+                },
+                "volumeMounts": [
+                    {"name": "data", "mountPath": "/data"},
+                    {"name": "code", "mountPath": "/code", "readOnly": True},
+                    {"name": "kube-api-access-w5fwm", "mountPath": "/var/run/secrets/x"},
+                ],
+                "livenessProbe": {"tcpSocket": {"port": 8080}},
+                "readinessProbe": {"tcpSocket": {"port": 8080}},
+                "startupProbe": {"tcpSocket": {"port": 8080}},
+                "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+                "securityContext": {"capabilities": {"drop": ["ALL"]}},
+                "stdin": True,
+                "tty": True,
+                "terminationMessagePath": "/dev/termination-log",
+            },
+            {
+                "name": "proxy",
+                "image": "proxy:1",
+                "volumeMounts": [{"name": "proxy", "mountPath": "/p"}],
+            },
+        ],
+    },
+    "status": {"phase": "Running", "podIP": "10.0.0.7"},
+}
+
+
+def parent():
+    """A pod with everything that a parent may have."""
+    return copy.deepcopy(PARENT)
+
+
+def spec(**changes):
+    """A program that runs as a job."""
+    return JobSpec(**{"run_id": "0a1b2c3d", "name": "Process-3", "argv": ("true",), **changes})
+
+
+def process(**changes):
+    """A process of Fiber's."""
+    argv = ("python3", "-m", "fiber.launch.job")
+    return spec(**{"argv": argv, "entry": "fiber.launch.bootstrap:main", **changes})
+
+
+@functools.cache
+def recorded(name):
+    """The lines of a recording of a real cluster."""
+    path = RECORDINGS / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"the recording {name} of a real cluster is not here")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def pods_of(name, pod=None):
+    """What a watch told of pods in a recording: pairs of a kind and an object."""
+    told = [line["line"] for line in recorded(name) if line.get("type") == "watch"]
+    return [
+        (event["type"], event["object"])
+        for event in told
+        if event["object"].get("kind") == "Pod"
+        and pod in (None, event["object"]["metadata"]["name"])
+    ]
