@@ -129,7 +129,11 @@ def _program(folder: str) -> str:
     # the path is needed before anything of ours can be imported; relative entries would mean
     # another folder once somebody changes the working directory
     path = [os.path.join(folder, entry) for entry in sys.path]  # noqa: PTH118 - as above
-    return f"import sys; sys.path[:] = {path!r}; from fiber.launch.supervisor.main import main; "
+    # what is imported stays, so that looking for garbage meanwhile is in vain; the server enables it
+    return (
+        f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
+        "from fiber.launch.supervisor.main import main; "
+    )
 
 
 def _interpreter_options() -> Sequence[str]:

@@ -202,8 +202,8 @@ class Server:
         if not self._frozen:
             # what is here now is shared with all children, and stays so
             self._frozen = True
-            gc.collect()
             gc.freeze()
+            gc.enable()
 
     def _on_changed(self, entry: JobEntry) -> None:
         status = self._table.status(entry.id)
