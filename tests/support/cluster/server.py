@@ -46,13 +46,15 @@ class Server:
     connections: Connections = attrs.field(factory=Connections)
     port: int = 0
     _runner: web.AppRunner | None = None
-    _addresses: Sequence[str] = ()
+    addresses: Sequence[str] = ()
 
     async def listen(self, addresses: Sequence[str]) -> None:
         """Begin to listen; on the same port again after a ``stop``."""
         app = web.Application(client_max_size=_MAX_BODY + 1)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await runner.setup()
         for address in addresses:
             site = web.TCPSite(
@@ -61,11 +63,10 @@ class Server:
                 self.port,
                 ssl_context=self.context,
                 reuse_address=True,
-                shutdown_timeout=0.1,
             )
             await site.start()
             self.port = runner.addresses[0][1]
-        self._runner, self._addresses = runner, addresses
+        self._runner, self.addresses = runner, addresses
 
     async def stop(self) -> None:
         """Cut all connections and listen no more."""
@@ -82,7 +83,7 @@ class Server:
     async def restart(self) -> None:
         """Listen again."""
         if self._runner is None:
-            await self.listen(self._addresses)
+            await self.listen(self.addresses)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         query = {name: request.query[name] for name in request.query}
