@@ -95,14 +95,16 @@ async def assemble(
     bookmarks: float,
 ) -> Parts:
     """Make and start everything but the nodes."""
+    runtime.folder = folder / "notes"
+    await runtime.open()
+    addresses = (*addresses, *runtime.addresses)
     certificates = Certificates.make(folder, addresses)
     (folder / "ca.crt").write_text(certificates.authority)
     store = Store()
     authority = Authority(store)
     happenings = Happenings(store)
     deletion = Deletion(store)
-    real = bool(getattr(runtime, "real", False))
-    volumes = Volumes(store, authority, happenings, folder / "volumes", real)
+    volumes = Volumes(store, authority, happenings, folder / "volumes", runtime.real)
     kubelet = Kubelet(store, deletion, happenings, runtime, volumes, back_off=back_off)
     api = Api(store, Admission(store), deletion)
     watches = Watches(store, bookmarks)
@@ -130,7 +132,6 @@ async def assemble(
     )
     for name in _NAMESPACES:
         _namespace(store, name)
-    await runtime.open()
     parts.follow(controllers.run, store.subscribe(NAMESPACES, CLAIMS, PODS, QUOTAS))
     parts.follow(scheduler.run, store.subscribe(PODS, NODES))
     parts.follow(kubelet.run, store.subscribe(PODS, SECRETS, CONFIG_MAPS, CLAIMS))

@@ -70,7 +70,7 @@ class Cluster(Knobs):
             cluster = cls(folder, loop, parts)
             try:
                 for name in nodes:
-                    cluster.add_node(name, capacity)
+                    cluster.add_node(name, capacity, address=parts.server.addresses[-1])
                 cluster.call(lambda: [parts.controllers.complete("default")])
                 yield cluster
             finally:

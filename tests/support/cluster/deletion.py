@@ -22,6 +22,7 @@ class Deletion:
     """What DELETE does, and the garbage collector after it."""
 
     store: Store
+    _owned: dict[str, set[tuple[Resource, str, str]]] = attrs.field(factory=dict)
 
     def delete(
         self, resource: Resource, there: Object, options: Object, *, dry: bool = False
@@ -89,6 +90,9 @@ class Deletion:
         """Delete dependants of what is gone, until the subscription is closed."""
         async for change in changes:
             meta = change.object["metadata"]
+            for owner in meta.get("ownerReferences") or ():
+                key = (change.resource, meta.get("namespace", ""), meta["name"])
+                self._owned.setdefault(owner["uid"], set()).add(key)
             if change.type == "DELETED":
                 self._orphans(meta["uid"])
                 self._foreground_owners(change.object)
@@ -219,10 +223,9 @@ class Deletion:
             raise Refused(429, "TooManyRequests", message, {"causes": causes})
 
     def _orphans(self, uid: str) -> None:
-        for resource in self.store.resources():
-            for thing in self.store.list(resource):
-                if any(o["uid"] == uid for o in thing["metadata"].get("ownerReferences") or ()):
-                    self._without_owner(resource, thing)
+        for resource, thing in self._children(uid):
+            self._without_owner(resource, thing)
+        self._owned.pop(uid, None)
 
     def _without_owner(self, resource: Resource, thing: Object) -> None:
         """Delete an object all whose owners are gone."""
@@ -278,12 +281,13 @@ class Deletion:
                 self._policies(resource, there)
 
     def _children(self, uid: str) -> list[tuple[Resource, Object]]:
-        return [
-            (resource, thing)
-            for resource in self.store.resources()
-            for thing in self.store.list(resource)
-            if any(o["uid"] == uid for o in thing["metadata"].get("ownerReferences") or ())
-        ]
+        found = []
+        for resource, namespace, name in sorted(self._owned.get(uid, ()), key=str):
+            thing = self.store.get(resource, namespace, name)
+            owners = thing["metadata"].get("ownerReferences") if thing is not None else None
+            if thing is not None and any(owner["uid"] == uid for owner in owners or ()):
+                found.append((resource, thing))
+        return found
 
     def _drop(self, resource: Resource, thing: Object, finalizer: str) -> None:
         meta = thing["metadata"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -45,8 +47,10 @@ class Hollow:
     """A runtime that runs nothing."""
 
     script: Callable[[Object], Act] = _runs
+    real: bool = False
+    folder: Path = Path(os.devnull)
+    addresses: tuple[str, ...] = ()
     _numbers: itertools.count[int] = attrs.field(factory=lambda: itertools.count(2))
-    _addresses: dict[str, str] = attrs.field(factory=dict)
 
     async def open(self) -> None:
         pass

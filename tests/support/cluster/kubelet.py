@@ -109,6 +109,10 @@ class Kubelet:
         if not node or self.lost(node) or self.store.get(NODES, None, node) is None:
             return
         worker = self.workers.get(uid)
+        there = self.store.get(PODS, meta["namespace"], meta["name"])
+        if kind != "DELETED" and (there is None or there["metadata"]["uid"] != uid):
+            # what became of it comes next
+            return
         if kind == "DELETED":
             if worker is not None:
                 worker.object_gone()

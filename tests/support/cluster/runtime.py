@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import attrs
@@ -109,6 +110,15 @@ class Running(Protocol):
 
 class Runtime(Protocol):
     """Runs pods' containers."""
+
+    #: whether volumes are files
+    real: bool
+    #: where its files may be; set before ``open``
+    folder: Path
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the API server must listen for pods to reach it."""
 
     async def open(self) -> None:
         """Get ready."""
