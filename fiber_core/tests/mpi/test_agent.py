@@ -54,7 +54,10 @@ def door(folder):
             msg = f"no member is {host}"
             raise LookupError(msg)
         argv = ["/bin/sh", "-c", command]
-        return Command(argv, env={**os.environ, "ME": host}, out=call.out, ended=call.ended)
+        env = {**os.environ, "ME": host}
+        command = Command(argv, env=env, out=call.out, ended=call.ended)
+        command.begin()
+        return command
 
     door = Door(folder, begin)
     yield door.path

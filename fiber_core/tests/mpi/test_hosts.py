@@ -45,8 +45,8 @@ def test_too_few_slots_are_an_error_that_tells_the_options():
 @pytest.mark.parametrize(
     "found, told",
     [
-        ({0: "member-0"}, "ranks 1, 2 never began"),
-        ({0: "member-0", 1: "member-0"}, "rank 2 never began"),
+        ({0: "member-0"}, "ranks 1, 2 never began on a member"),
+        ({0: "member-0", 1: "member-0"}, "rank 2 never began on a member"),
         (dict.fromkeys(range(3), "vm"), "ranks 0, 1, 2 began on vm, which is no member"),
         ({0: "member-0", 1: "member-0", 2: "member-1", 3: "member-1"}, "rank 3 nobody asked for"),
         (

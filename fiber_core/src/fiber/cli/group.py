@@ -17,6 +17,7 @@ __all__ = ["BUILT_IN", "LazyGroup"]
 #: the core's own commands in the order of ``fiber --help``: each is ``command`` of its module
 BUILT_IN = (
     "run",
+    "mpirun",
     "ps",
     "logs",
     "exec",

@@ -19,7 +19,7 @@ from fiber.launch import bootstrap, modules, preloads, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.launch.preparation import Program
-from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest
+from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest, Volume
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
@@ -59,6 +59,7 @@ class Launcher:
         *,
         resources: ResourceRequest | None = None,
         image: str | None = None,
+        volumes: tuple[Volume, ...] = (),
         processes: int = 1,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> Child:
@@ -68,6 +69,7 @@ class Launcher:
             process: a ``multiprocessing.process.BaseProcess`` that has not been started.
             resources: what the job needs.
             image: image, where the backend runs images.
+            volumes: storage that the job sees, where the backend mounts any.
             processes: how many processes the job has, all running the same object.
             on_status: called with each status, on the events thread.
 
@@ -105,10 +107,12 @@ class Launcher:
             private=instructions.encode(),
             resources=resources if resources is not None else ResourceRequest(),
             image=image if image is not None else self._default_image(),
+            volumes=volumes,
             processes=processes,
             log_prefix=self._runtime.config.log_prefix,
             labels={"process": process.name, "parent": self._runtime.ident},
             urls=instructions.urls,
+            ident=ident,
         )
         if self._overseer is not None:
             spec = self._overseer.supervised(spec, instructions)
@@ -220,6 +224,7 @@ class Launcher:
         runtime = self._runtime
         try:
             for job, status in runtime.backend.events(runtime.run_id):
+                runtime.ways.observed(job, status)
                 with self._lock:
                     child = self._by_job.get(job.id)
                     if child is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fiber import values
 from fiber.mpi.stacks import Family, Stack
 
-__all__ = ["Ground", "arguments", "environment", "member_environment"]
+__all__ = ["Ground", "arguments", "environment", "member_environment", "wishes"]
 
 #: stands in for our agent on members, whose daemons refuse to run where it does not exist
 _FALLBACK = " : true"
@@ -27,11 +29,18 @@ class Ground:
     interface: str | None = None
     #: slots of a member, the most where they differ
     slots: int = 1
+    #: True where all members are on one host, under one host's name
+    one_host: bool = False
 
 
 def environment(stack: Stack, ground: Ground) -> dict[str, str]:
     """What to set where ``mpirun`` starts."""
     return _OF[stack.family](ground)
+
+
+def wishes(environ: Mapping[str, str]) -> frozenset[str]:
+    """The names among them that count only where the user has said nothing."""
+    return frozenset(name for name in environ if not name.lower().endswith(_OURS))
 
 
 def arguments(stack: Stack, count: int | None) -> list[str]:
@@ -58,7 +67,7 @@ def _open_mpi(ground: Ground) -> dict[str, str]:
     if networks:
         found["OMPI_MCA_oob_tcp_if_include"] = networks
         found["OMPI_MCA_btl_tcp_if_include"] = networks
-    return found
+    return {**found, **_hierarchy(ground)}
 
 
 def _prrte(ground: Ground) -> dict[str, str]:
@@ -78,7 +87,12 @@ def _prrte(ground: Ground) -> dict[str, str]:
     if networks and not networks.startswith("127."):
         # its daemons never use loopback, whatever they are told
         found["PRTE_MCA_prte_if_include"] = networks
-    return found
+    return {**found, **_hierarchy(ground)}
+
+
+def _hierarchy(ground: Ground) -> dict[str, str]:
+    # collectives in steps, within a host and between hosts, hang where two daemons have one name
+    return {"OMPI_MCA_coll": "^han"} if ground.one_host else {}
 
 
 def _mpich(ground: Ground) -> dict[str, str]:
@@ -104,6 +118,17 @@ def _intel(ground: Ground) -> dict[str, str]:
         found["I_MPI_HYDRA_IFACE"] = ground.interface
     return found
 
+
+#: ends of names without whose values the run is none
+_OURS = (
+    "agent",
+    "hostfile",
+    "host_file",
+    "launcher",
+    "launcher_exec",
+    "bootstrap",
+    "bootstrap_exec",
+)
 
 #: jobs in images are root's as a rule, and Open MPI runs as root only where it is told to
 _ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

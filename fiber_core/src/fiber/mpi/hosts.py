@@ -70,7 +70,7 @@ def mismatches(
     names = {host.name for host in hosts}
     wrong = []
     if missing := sorted(set(range(count)) - set(found)):
-        wrong.append(f"{_ranks(missing)} never began")
+        wrong.append(f"{_ranks(missing)} never began on a member")
     if surplus := sorted(set(found) - set(range(count))):
         wrong.append(f"{_ranks(surplus)} nobody asked for")
     if strangers := sorted(rank for rank, host in found.items() if host not in names):

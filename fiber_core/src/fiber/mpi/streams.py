@@ -60,6 +60,11 @@ class Command:
             start_new_session=True,
         )
         self._input_lock = threading.Lock()
+        self._readers: list[threading.Thread] = []
+        self._waiter: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """From now on its output and its end are told."""
         streams = ((1, self._process.stdout), (2, self._process.stderr))
         self._readers = [self._start(self._read, number, stream) for number, stream in streams]
         self._waiter = self._start(self._wait)
@@ -94,7 +99,8 @@ class Command:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until ``ended`` was called."""
-        self._waiter.join(timeout)
+        if self._waiter is not None:
+            self._waiter.join(timeout)
 
     def _start(self, target: Callable[..., None], *args: object) -> threading.Thread:
         name = f"fiber-command-{self._process.pid}"

@@ -1,0 +1,179 @@
+"""``fiber mpirun``: runs an MPI program on jobs, by the user's own ``mpirun``."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import click
+
+from fiber.cli.options import backend_option, cpus, megabytes, volume
+from fiber.exceptions import FiberError
+from fiber.model import ResourceRequest, Volume
+from fiber.mpi.words import maps_ranks, sizes, split
+
+if TYPE_CHECKING:
+    from fiber.cli.session import Session
+    from fiber.mpi.crew import Need
+
+__all__ = ["command"]
+
+_REST = "fiber.mpirun.rest"
+
+
+class _Command(click.Command):
+    """Takes its own options, wherever they stand before the program, and leaves the others."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words apart before click looks at those that are ours."""
+        known = {
+            name: not getattr(option, "is_flag", False)
+            for option in self.get_params(ctx)
+            for name in option.opts
+        }
+        try:
+            words = split(args, known)
+        except FiberError as error:
+            raise click.UsageError(str(error), ctx) from None
+        ctx.meta[_REST] = words
+        return super().parse_args(ctx, list(words.ours))
+
+
+@click.command(
+    "mpirun",
+    cls=_Command,
+    options_metavar="[OPTIONS] [MPIRUN OPTIONS] -- PROGRAM...",
+    short_help="Run an MPI program on jobs.",
+)
+@click.option("-np", "-n", "count", type=click.IntRange(min=1), metavar="N", help="Ranks.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="Ranks that a member has room for.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="Jobs that ranks run in; by default as many as the ranks need.",
+)
+@click.option("--cpu", type=cpus, metavar="N", help="CPUs of a member, fractions allowed.")
+@click.option("--memory", type=megabytes, metavar="MB", help="Memory of a member.")
+@click.option("--gpu", type=click.IntRange(min=1), metavar="N", help="GPUs of a member.")
+@click.option("--launcher-cpu", type=cpus, metavar="N", help="CPUs of the job with mpirun.")
+@click.option("--launcher-memory", type=megabytes, metavar="MB", help="Memory of that job.")
+@click.option("--image", metavar="IMAGE", help="Image that all jobs run in.")
+@click.option(
+    "-v",
+    "--volume",
+    "volumes",
+    type=volume,
+    multiple=True,
+    metavar="VOLUME[:PATH]",
+    help="Mount a volume in all jobs, at /persistent if no path is given.",
+)
+@click.option(
+    "--mpirun",
+    default="mpirun",
+    show_default=True,
+    metavar="PROGRAM",
+    help="The mpirun or mpiexec to use, by its name or path in the jobs.",
+)
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Time until all jobs, and then all ranks, have to be there.",
+)
+@backend_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    count: int | None,
+    slots: int,
+    members: int | None,
+    cpu: float | None,
+    memory: int | None,
+    gpu: int | None,
+    launcher_cpu: float | None,
+    launcher_memory: int | None,
+    image: str | None,
+    volumes: tuple[Volume, ...],
+    mpirun: str,
+    start_timeout: float | None,
+    backend: str | None,
+) -> None:
+    """Run PROGRAM as the ranks of an MPI job, in jobs of the backend.
+
+    Members are started as jobs, and one more that runs mpirun, which reaches them through Fiber: no
+    remote login, no keys and no operator are needed. The program and an MPI have to be where the
+    jobs run; Open MPI, MPICH and Intel MPI are known.
+
+    Options that are not listed here are mpirun's; a -- has to stand after them. The output is
+    mpirun's, and the exit code is that of the program.
+    """
+    import fiber
+    from fiber.cli.session import Session
+    from fiber.mpi.conductor import Plan
+    from fiber.mpi.hosts import Host
+    from fiber.mpi.run import run
+
+    words = ctx.meta[_REST]
+    if not words.program:
+        msg = "name the program that the ranks run"
+        raise click.UsageError(msg)
+    session = Session.load(backend, {"image": image})
+    if gpu is not None:
+        session.plugins.find_provider("gpu")
+    member = _need(session, cpu, memory, {} if gpu is None else {"gpu": gpu}, image, volumes)
+    launcher = _need(session, launcher_cpu, launcher_memory, {}, image, volumes)
+    ranks, jobs = sizes(count, slots, members)
+    settings = {} if start_timeout is None else {"start_timeout": start_timeout}
+    plan = Plan(
+        program=words.program,
+        count=ranks,
+        hosts=tuple(Host(f"member-{number}", slots) for number in range(jobs)),
+        mpirun=mpirun,
+        options=words.options,
+        strict=not maps_ranks(words.options),
+        member=member,
+        launcher=launcher,
+        start_timeout=session.config.start_timeout if start_timeout is None else start_timeout,
+        token=secrets.token_hex(16),
+    )
+    fiber.init(backend=session.info.name, **settings)
+    try:
+        verdict = run(plan)
+    finally:
+        from fiber import runtime
+
+        runtime.current().close()
+    if verdict.why:
+        click.echo(f"fiber: {verdict.why}", err=True)
+    ctx.exit(verdict.code)
+
+
+def _need(
+    session: Session,
+    cpu: float | None,
+    memory: int | None,
+    devices: dict[str, int],
+    image: str | None,
+    volumes: tuple[Volume, ...],
+) -> Need:
+    from fiber.mpi.crew import Need
+
+    for capability, what in (
+        ("cpu_limit", "" if cpu is None else "--cpu"),
+        ("memory_limit", "" if memory is None else "--memory"),
+        ("devices", "--gpu" if devices else ""),
+        ("images", "" if image is None else f"--image {image}"),
+        ("volumes", f"-v {volumes[0].source}" if volumes else ""),
+    ):
+        if what:
+            session.require(capability, what)
+    resources = ResourceRequest(cpu=cpu, memory=memory, devices=devices)
+    return Need(resources=resources, image=image, volumes=volumes)

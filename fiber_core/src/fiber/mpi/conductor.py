@@ -1,0 +1,356 @@
+"""Leads one run of ``mpirun`` from its members' start to its end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from fiber import values
+from fiber.exceptions import FiberError
+from fiber.mpi import messages
+from fiber.mpi.crew import Event, Lost, Need
+from fiber.mpi.environment import Ground, arguments, environment, member_environment, wishes
+from fiber.mpi.hosts import Host, discover_script, expected_hosts, hostfile
+from fiber.mpi.networks import Networks, choose, targets
+from fiber.mpi.ranks import wrapped
+from fiber.mpi.stacks import Stack, recognise
+from fiber.mpi.station import AGENT
+from fiber.mpi.vigil import Begin, Instruction, Verdict, Vigil
+
+__all__ = ["LAUNCHER", "Conductor", "Plan", "Stations", "Stopped"]
+
+#: name of the station that runs mpirun
+LAUNCHER = "launcher"
+#: seconds for what is asked of a station that is up
+_PATIENCE = 30.0
+_HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
+
+
+@values.frozen(kw_only=True)
+class Plan:
+    """What is to be run, and on what."""
+
+    #: program and arguments of every rank
+    program: tuple[str, ...]
+    #: how many ranks
+    count: int
+    #: members, in the order in which ranks fill them
+    hosts: tuple[Host, ...]
+    #: the user's mpirun or mpiexec
+    mpirun: str = "mpirun"
+    #: options for it
+    options: tuple[str, ...] = ()
+    #: True where ranks fill members one after another, False where options say otherwise
+    strict: bool = True
+    #: what each member needs, and the launcher
+    member: Need = values.field(factory=Need)
+    launcher: Need = values.field(factory=Need)
+    #: seconds until members must be there, and ranks
+    start_timeout: float = 60.0
+    #: what stations show each other
+    token: str = values.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # too few slots are told before anything is started
+        expected_hosts(self.count, self.hosts)
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """A signal came before mpirun was started.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Stations(Protocol):
+    """What a conductor needs of a crew."""
+
+    def start(self, needs: Mapping[str, Need]) -> None:
+        """Start a station for each name."""
+
+    def tell(self, name: str, message: messages.ToStation) -> None:
+        """Tell a station something."""
+
+    def get(self, until: float | None) -> Event | None:
+        """The next event, or None after a time on the monotonic clock."""
+
+    def waits_for(self, name: str) -> str:
+        """Why a station is not up yet."""
+
+
+class Conductor:
+    """One run.
+
+    Args:
+        plan: what is to be done.
+        stations: those who do it.
+        output: called with 1 or 2 and what mpirun wrote.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        stations: Stations,
+        *,
+        output: Callable[[int, bytes], None],
+    ) -> None:
+        self._plan, self._stations = plan, stations
+        self._output = output
+        #: set once mpirun is there, or never will be
+        self.started = threading.Event()
+        self._names = (LAUNCHER, *(host.name for host in plan.hosts))
+        self._up: dict[str, messages.Up] = {}
+        self._dialled: dict[str, frozenset[tuple[str, str]]] = {}
+        self._folder = ""
+        self._networks: Networks | None = None
+        #: what our own commands wrote, and how they ended
+        self._wrote: dict[int, bytearray] = {}
+        self._over: dict[int, int | str] = {}
+        # agents' calls by the member that has their command
+        self._routes: dict[int, str] = {}
+        self._call = 0
+        self._mpirun: int | None = None
+        self._vigil: Vigil | None = None
+
+    def run(self) -> Verdict:
+        """Do it; how it ended.
+
+        Raises:
+            FiberError: mpirun was not started, with the reason.
+        """
+        try:
+            self._gather()
+            self._networks = self._find_networks()
+            self._lead()
+            stack = self._recognise()
+            return self._attend(stack, self._program())
+        finally:
+            self.started.set()
+
+    def feed(self, data: bytes) -> None:
+        """Something for mpirun's standard input; empty data ends it."""
+        if self._mpirun is not None:
+            self._stations.tell(LAUNCHER, messages.Input(self._mpirun, data))
+
+    # -- before mpirun
+
+    def _gather(self) -> None:
+        plan = self._plan
+        needs = {LAUNCHER: plan.launcher, **{host.name: plan.member for host in plan.hosts}}
+        self._stations.start(needs)
+        deadline = time.monotonic() + plan.start_timeout
+        if not self._until(lambda: len(self._up) == len(self._names), deadline):
+            missing = [name for name in self._names if name not in self._up]
+            told = "; ".join(f"{name}: {self._stations.waits_for(name)}" for name in missing[:4])
+            msg = (
+                f"{len(missing)} of {len(self._names)} jobs were not there within "
+                f"{plan.start_timeout:g} s, so none is used: {told}"
+            )
+            raise FiberError(msg)
+
+    def _find_networks(self) -> Networks:
+        for name in self._names:
+            self._stations.tell(
+                name, messages.Dial(self._plan.token, targets(name, self._ordered()))
+            )
+        self._expect(lambda: len(self._dialled) == len(self._names), "tell whom they can reach")
+        return choose(self._ordered(), self._dialled)
+
+    def _ordered(self) -> dict[str, messages.Up]:
+        return {name: self._up[name] for name in self._names}
+
+    def _lead(self) -> None:
+        hosts = self._plan.hosts
+        files = {name: hostfile(hosts, open_mpi=ours) for ours, name in _HOSTFILES.items()}
+        files["discover_hosts.sh"] = discover_script(hosts)
+        self._stations.tell(LAUNCHER, messages.Lead(files))
+        self._expect(lambda: bool(self._folder), "open the launcher's door")
+
+    def _recognise(self) -> Stack:
+        program = self._plan.mpirun
+        code, said = self._ask((program, "--version"))
+        if isinstance(code, str):
+            where = self._up[LAUNCHER].host
+            msg = f"{code} (on {where}); install an MPI there, or name its mpirun with --mpirun"
+            raise FiberError(msg)
+        return recognise(program, said)
+
+    def _program(self) -> tuple[str, ...]:
+        """The program; one of Python's ends all ranks when it raises, where mpi4py is there."""
+        program = self._plan.program
+        name = PurePosixPath(program[0]).name
+        is_script = len(program) > 1 and not program[1].startswith("-")
+        if not (name.startswith(("python", "pypy")) and is_script):
+            return program
+        # else the others wait for ever for a rank that has raised
+        code, _ = self._ask((program[0], "-c", "import mpi4py.run"))
+        return (program[0], "-m", "mpi4py", *program[1:]) if code == 0 else program
+
+    def _ask(self, argv: tuple[str, ...]) -> tuple[int | str, str]:
+        """Run something on the launcher; its exit code or why there is none, and what it wrote."""
+        call = self._run(argv, {})
+        self._expect(lambda: call in self._over, f"run {argv[0]}")
+        return self._over[call], self._wrote[call].decode(errors="replace")
+
+    def _run(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        self._call += 1
+        self._wrote[self._call] = bytearray()
+        self._stations.tell(
+            LAUNCHER,
+            messages.Run(call=self._call, argv=tuple(argv), env=env, wishes=wishes(env)),
+        )
+        return self._call
+
+    # -- mpirun
+
+    def _attend(self, stack: Stack, program: tuple[str, ...]) -> Verdict:
+        plan = self._plan
+        self._vigil = Vigil(
+            plan.count,
+            plan.hosts,
+            strict=plan.strict,
+            start_timeout=plan.start_timeout,
+            now=time.monotonic(),
+        )
+        words = (plan.mpirun, *arguments(stack, plan.count), *plan.options, *wrapped(program))
+        call = self._mpirun = self._run(words, self._environment(stack))
+        self.started.set()
+        while call not in self._over:
+            event = self._stations.get(self._vigil.deadline)
+            if event is not None:
+                self._handle(event)
+            self._do(self._vigil.tick(time.monotonic()))
+            if self._vigil.is_given_up:
+                return self._vigil.ended(-signal.SIGKILL)
+        code = self._over[call]
+        if isinstance(code, str):
+            raise FiberError(code)
+        return self._vigil.ended(code)
+
+    def _environment(self, stack: Stack) -> dict[str, str]:
+        networks = self._networks
+        assert networks is not None
+        ground = Ground(
+            agent=f"{self._folder}/{AGENT}",
+            hostfile=f"{self._folder}/{_HOSTFILES[stack.is_open_mpi]}",
+            networks=networks.names,
+            interface=networks.interfaces[LAUNCHER],
+            slots=max(host.slots for host in self._plan.hosts),
+            one_host=networks.one_host,
+        )
+        found = environment(stack, ground)
+        if stack.is_open_mpi:
+            # its session's folder; Hydra's ranks would get the launcher's, which is on no member
+            found["TMPDIR"] = self._folder
+        return found
+
+    # -- events
+
+    def _expect(self, done: Callable[[], bool], what: str) -> None:
+        if not self._until(done, time.monotonic() + _PATIENCE):
+            msg = f"stations of this run did not {what} within {_PATIENCE:g} s"
+            raise FiberError(msg)
+
+    def _until(self, done: Callable[[], bool], deadline: float) -> bool:
+        while not done():
+            event = self._stations.get(deadline)
+            if event is None:
+                return False
+            self._handle(event)
+        return True
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, int):
+            if self._vigil is None:
+                raise Stopped(event)
+            self._do(self._vigil.interrupted(event, time.monotonic()))
+            return
+        name, message = event
+        if isinstance(message, Lost):
+            self._lose(name, message.why)
+        elif isinstance(message, messages.Up):
+            self._up[name] = message
+        elif isinstance(message, messages.Dialled):
+            self._dialled[name] = message.reached
+        elif isinstance(message, messages.Leading):
+            self._folder = message.folder
+        elif isinstance(message, (messages.RankUp, messages.RankEnded)):
+            self._of_rank(name, message)
+        else:
+            self._of_command(name, message)
+
+    def _of_rank(self, name: str, message: messages.RankUp | messages.RankEnded) -> None:
+        if self._vigil is None:
+            return
+        now = time.monotonic()
+        if isinstance(message, messages.RankUp):
+            self._do(self._vigil.rank_up(message.rank, name, now))
+        else:
+            self._do(self._vigil.rank_ended(message.rank, message.code, now))
+
+    def _lose(self, name: str, why: str) -> None:
+        host = self._up[name].host if name in self._up else ""
+        told = f"{name} (on {host})" if host else name
+        if self._vigil is None or name == LAUNCHER:
+            msg = f"{told} was lost: {why}"
+            raise FiberError(msg)
+        for call in [call for call, member in self._routes.items() if member == name]:
+            del self._routes[call]
+            self._stations.tell(LAUNCHER, messages.Refused(call, f"{told} was lost: {why}"))
+        self._do(self._vigil.lost(told, why, time.monotonic()))
+
+    def _of_command(self, name: str, message: messages.FromStation) -> None:
+        if isinstance(message, messages.Asked):
+            self._begin(message)
+        elif isinstance(message, (messages.Input, messages.Signal)):
+            if message.call in self._routes:
+                self._stations.tell(self._routes[message.call], message)
+        elif isinstance(message, (messages.Out, messages.Ended, messages.Refused)):
+            if message.call < 0:
+                if not isinstance(message, messages.Out):
+                    self._routes.pop(message.call, None)
+                self._stations.tell(LAUNCHER, message)
+            else:
+                self._of_ours(message)
+
+    def _of_ours(self, message: messages.Out | messages.Ended | messages.Refused) -> None:
+        if isinstance(message, messages.Ended):
+            self._over[message.call] = message.code
+        elif isinstance(message, messages.Refused):
+            self._over[message.call] = message.why
+        elif message.call == self._mpirun:
+            self._output(message.stream, message.data)
+        else:
+            self._wrote[message.call] += message.data
+
+    def _begin(self, asked: messages.Asked) -> None:
+        """An agent wants a command on a member."""
+        if asked.host not in self._names or asked.host == LAUNCHER:
+            members = ", ".join(self._names[1:9])
+            why = f"no member is called {asked.host}; there are {members}"
+            self._stations.tell(LAUNCHER, messages.Refused(asked.call, why))
+            return
+        assert self._networks is not None
+        self._routes[asked.call] = asked.host
+        env = member_environment(self._networks.interfaces[asked.host])
+        argv = ("/bin/sh", "-c", asked.command)
+        self._stations.tell(
+            asked.host,
+            messages.Run(call=asked.call, argv=argv, env=env, wishes=frozenset(env)),
+        )
+
+    def _do(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Begin):
+                self._stations.tell(instruction.host, messages.Go(instruction.count))
+            elif self._mpirun is not None:
+                self._stations.tell(LAUNCHER, messages.Signal(self._mpirun, instruction.number))

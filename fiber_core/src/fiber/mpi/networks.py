@@ -1,0 +1,131 @@
+"""Which networks all stations reach each other in, from what each of them could dial."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+
+from fiber import values
+from fiber.exceptions import FiberError
+from fiber.mpi.messages import Address, Up
+
+__all__ = ["Networks", "choose", "targets"]
+
+#: members that each one dials; of more, everybody dials its next ones
+_MOST = 64
+#: pairs that one message names
+_NAMED = 5
+
+
+@values.frozen
+class Networks:
+    """By which networks the stations of a run talk."""
+
+    #: as ``10.0.0.0/16``
+    names: tuple[str, ...]
+    #: interface by station
+    interfaces: Mapping[str, str]
+    #: True where all stations are on one host
+    one_host: bool
+
+
+def targets(name: str, stations: Mapping[str, Up]) -> tuple[tuple[str, str, int], ...]:
+    """Whom a station has to dial: name, address and port of each."""
+    names = list(stations)
+    here = names.index(name)
+    # the first one is the launcher, that everybody talks with
+    others = [names[(here + step) % len(names)] for step in range(1, min(len(names), _MOST + 1))]
+    if name != names[0] and names[0] not in others:
+        others.append(names[0])
+    return tuple(
+        (other, found.address, stations[other].port)
+        for other in others
+        for found in stations[other].addresses
+    )
+
+
+def choose(
+    stations: Mapping[str, Up], dialled: Mapping[str, frozenset[tuple[str, str]]]
+) -> Networks:
+    """The networks by which everybody reaches everybody.
+
+    Args:
+        stations: what stations said of themselves, the launcher first.
+        dialled: by station, names and addresses that answered it.
+
+    Raises:
+        FiberError: two cannot reach each other, with their names, addresses and port.
+    """
+    _refuse_unreached(stations, dialled)
+    usable = {name: _usable(name, up, stations, dialled) for name, up in stations.items()}
+    loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}
+    if all(loopback.values()):
+        return _networks({name: found[0] for name, found in loopback.items()}, one_host=True)
+    wide = {name: [a for a in found if not _is_loopback(a)] for name, found in usable.items()}
+    first = next(iter(stations))
+    for candidate in wide[first]:
+        within = {
+            name: [a for a in found if a.network == candidate.network]
+            for name, found in wide.items()
+        }
+        if all(within.values()):
+            return _networks({name: found[0] for name, found in within.items()}, one_host=False)
+    # hosts in networks of their own, with a way between them
+    chosen = {name: found[0] for name, found in wide.items() if found}
+    missing = [name for name in stations if name not in chosen]
+    if missing:
+        msg = f"{', '.join(missing[:_NAMED])} has no address that all other members reach"
+        raise FiberError(msg)
+    return _networks(chosen, one_host=False)
+
+
+def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
+    names = tuple(dict.fromkeys(found.network for found in chosen.values()))
+    interfaces = {name: found.interface for name, found in chosen.items()}
+    return Networks(names, interfaces, one_host)
+
+
+def _usable(
+    name: str,
+    up: Up,
+    stations: Mapping[str, Up],
+    dialled: Mapping[str, frozenset[tuple[str, str]]],
+) -> list[Address]:
+    """The addresses of a station that all who dialled it reached."""
+    askers = [other for other in stations if other != name and _asked(other, name, stations)]
+    return [
+        found
+        for found in up.addresses
+        if all((name, found.address) in dialled[asker] for asker in askers)
+    ]
+
+
+def _asked(asker: str, name: str, stations: Mapping[str, Up]) -> bool:
+    return any(other == name for other, _, _ in targets(asker, stations))
+
+
+def _refuse_unreached(
+    stations: Mapping[str, Up], dialled: Mapping[str, frozenset[tuple[str, str]]]
+) -> None:
+    wrong: list[tuple[str, str]] = []
+    for asker in stations:
+        reached = {name for name, _ in dialled[asker]}
+        asked = dict.fromkeys(name for name, _, _ in targets(asker, stations))
+        wrong += [(asker, other) for other in asked if other not in reached]
+    if not wrong:
+        return
+    told = "; ".join(_unreached(asker, other, stations) for asker, other in wrong[:_NAMED])
+    more = f"; and {len(wrong) - _NAMED} more pairs" if len(wrong) > _NAMED else ""
+    msg = f"{told}{more}: MPI needs any port open between all members; open them, or their network"
+    raise FiberError(msg)
+
+
+def _unreached(asker: str, other: str, stations: Mapping[str, Up]) -> str:
+    up = stations[other]
+    tried: Sequence[str] = [a.address for a in up.addresses if not _is_loopback(a)]
+    where = f"{asker} (on {stations[asker].host}) cannot reach {other} (on {up.host})"
+    return f"{where} at {', '.join(tried) or 'any address'} port {up.port}"
+
+
+def _is_loopback(found: Address) -> bool:
+    return ipaddress.ip_address(found.address).is_loopback

@@ -1,0 +1,89 @@
+"""A run of ``mpirun`` in this process: the crew, this process's streams, and signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+from fiber.mpi.conductor import Conductor, Plan, Stopped
+from fiber.mpi.crew import Crew
+from fiber.mpi.vigil import Verdict
+
+__all__ = ["run"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PIECE = 64 * 1024
+
+
+def run(plan: Plan) -> Verdict:
+    """Run mpirun to its end, with this process's standard streams.
+
+    Raises:
+        FiberError: it was not started, with the reason; nothing is left then, either.
+    """
+    crew = Crew(plan.token)
+    conductor = Conductor(plan, crew, output=_write)
+    with _signals(crew.put), contextlib.ExitStack() as stack:
+        stack.callback(crew.end)
+        stack.enter_context(_input(conductor))
+        try:
+            return conductor.run()
+        except Stopped as stopped:
+            return Verdict(128 + stopped.number)
+
+
+@contextlib.contextmanager
+def _signals(put: Callable[[int], None]) -> Iterator[None]:
+    # one that is ignored stays so: that is what nohup asks for
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _: put(got)) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _input(conductor: Conductor) -> Iterator[None]:
+    """In this block, what comes on standard input is mpirun's."""
+    ending, end = os.pipe()
+    thread = threading.Thread(
+        target=_read, args=(conductor, ending), name="fiber-mpirun-input", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        os.write(end, b"x")
+        thread.join()
+        os.close(ending)
+        os.close(end)
+
+
+def _read(conductor: Conductor, ending: int) -> None:
+    conductor.started.wait()
+    poll = select.poll()
+    poll.register(ending, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    while True:
+        if any(descriptor == ending for descriptor, _ in poll.poll()):
+            return
+        try:
+            data = os.read(0, _PIECE)
+        except OSError:
+            data = b""
+        conductor.feed(data)
+        if not data:
+            return
+
+
+def _write(stream: int, data: bytes) -> None:
+    # who read it may have gone; the run goes on, as it would anywhere
+    with contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(stream, data) :]

@@ -1,0 +1,230 @@
+"""A station: the process on each member, and on the launcher, that runs what it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fiber import runtime
+from fiber.launch.supervisor.kernel import adopt_orphans
+from fiber.mpi import agent, messages
+from fiber.mpi.beacon import Beacon, addresses, dial
+from fiber.mpi.door import Call, Door
+from fiber.mpi.ranks import FOLDER, MEMBER, RankDesk
+from fiber.mpi.streams import Command, Execution
+
+__all__ = ["AGENT", "serve"]
+
+#: name of the agent's program in the launcher's folder
+AGENT = "rsh"
+#: bytes that the path of a run's folder may have for a station's to be in it
+_LONGEST = 40
+
+
+def serve(connection: Any, name: str, token: str) -> None:
+    """Be a station until the other end of the connection says so, or is gone.
+
+    Args:
+        connection: a pipe's end.
+        name: the station's name, which is the member's as ``mpirun`` knows it.
+        token: what those have to show who dial it.
+    """
+    # what a daemon leaves behind is ended with the station
+    adopt_orphans()
+    folder = _new_folder()
+    station = _Station(connection, name, token, folder)
+    try:
+        station.run()
+    finally:
+        station.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_folder() -> Path:
+    """A folder of the station's own, within the run's: what is killed is swept with that."""
+    run = runtime.current().directory
+    # sockets are in it whose paths have a limit
+    fits = run.is_dir() and len(os.fsencode(run)) <= _LONGEST
+    return Path(tempfile.mkdtemp(prefix="m-" if fits else "fm-", dir=run if fits else None))
+
+
+class _Station:
+    def __init__(self, connection: Any, name: str, token: str, folder: Path) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._folder = folder
+        self._beacon = Beacon(name, token)
+        self._ranks = RankDesk(folder, self._send)
+        self._door: Door | None = None
+        self._commands: dict[int, Command] = {}
+        # agents' calls, by a number that is negative: the coordinator's own are positive
+        self._calls: dict[int, Call] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        self._environ = {**os.environ, FOLDER: str(folder), MEMBER: name, "TMPDIR": str(folder)}
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            messages.Dial: self._dial,
+            messages.Lead: self._lead,
+            messages.Run: self._run,
+            messages.Input: self._input,
+            messages.Signal: self._signal,
+            messages.Go: lambda go: self._ranks.let_go(go.count),
+            messages.Out: lambda out: self._with_call(out, lambda c: c.out(out.stream, out.data)),
+            messages.Ended: lambda end: self._with_call(end, lambda c: c.ended(end.code)),
+            messages.Refused: lambda no: self._with_call(no, lambda c: c.refuse(no.why)),
+        }
+
+    def run(self) -> None:
+        """Say that it is up, and do what it is told."""
+        up = messages.Up(host=socket.gethostname(), addresses=addresses(), port=self._beacon.port)
+        self._send(up)
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                # who started us is gone, and so is the run
+                return
+            if isinstance(message, messages.Close):
+                return
+            self._handlers[type(message)](message)
+
+    def close(self) -> None:
+        """End what runs, and release everything."""
+        with self._lock:
+            commands = list(self._commands.values())
+        for command in commands:
+            command.kill()
+        _end_descendants()
+        for call in list(self._calls.values()):
+            call.refuse("the run has ended")
+        if self._door is not None:
+            self._door.close()
+        self._ranks.close()
+        self._beacon.close()
+        for command in commands:
+            command.join(1.0)
+
+    def _send(self, message: messages.FromStation) -> None:
+        # when the coordinator is gone, so are we
+        with self._sending, contextlib.suppress(OSError, EOFError):
+            self._connection.send(message)
+
+    # -- what it is told
+
+    def _dial(self, message: messages.Dial) -> None:
+        def ask() -> None:
+            self._send(messages.Dialled(dial(message.token, message.targets)))
+
+        threading.Thread(target=ask, name="fiber-dialling", daemon=True).start()
+
+    def _lead(self, message: messages.Lead) -> None:
+        self._door = Door(self._folder, self._asked)
+        # a program of one word, for not every mpirun takes more; it imports nothing of ours but
+        # itself, and nothing that the environment names
+        script = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{agent.__file__}" "$@"\n'
+        for name, text in {**message.files, AGENT: script}.items():
+            path = self._folder / name
+            path.write_text(text)
+            path.chmod(0o700 if name == AGENT or name.endswith(".sh") else 0o600)
+        self._send(messages.Leading(str(self._folder)))
+
+    def _run(self, message: messages.Run) -> None:
+        given = {
+            name: value
+            for name, value in message.env.items()
+            if name not in message.wishes or name not in os.environ
+        }
+        environ = {**(self._environ if self._door is None else self._of_launcher()), **given}
+        program = Path(message.argv[0])
+        if program.is_absolute():
+            # its helpers lie beside it
+            environ["PATH"] = os.pathsep.join(
+                [str(program.parent), environ.get("PATH", os.defpath)]
+            )
+        call = message.call
+        try:
+            command = Command(
+                message.argv,
+                env=environ,
+                out=lambda stream, data: self._send(messages.Out(call, stream, data)),
+                ended=lambda code: self._ended(call, code),
+            )
+        except OSError as error:
+            text = f"{message.argv[0]} cannot be run: {error.strerror}"
+            self._send(messages.Refused(call, text))
+            return
+        with self._lock:
+            self._commands[call] = command
+        command.begin()
+
+    def _of_launcher(self) -> dict[str, str]:
+        """What a launcher's programs get: the door, and nothing that makes a rank a member's."""
+        assert self._door is not None
+        return {**os.environ, agent.DOOR: self._door.path}
+
+    def _ended(self, call: int, code: int) -> None:
+        with self._lock:
+            self._commands.pop(call, None)
+        self._send(messages.Ended(call, code))
+
+    def _input(self, message: messages.Input) -> None:
+        with self._lock:
+            command = self._commands.get(message.call)
+        if command is not None:
+            command.feed(message.data)
+
+    def _signal(self, message: messages.Signal) -> None:
+        with self._lock:
+            command = self._commands.get(message.call)
+        if command is not None:
+            command.signal(message.number)
+
+    # -- agents of the launcher
+
+    def _asked(self, host: str, command: str, call: Call) -> Execution:
+        with self._lock:
+            self._number -= 1
+            number = self._number
+            self._calls[number] = call
+        self._send(messages.Asked(number, host, command))
+        return _Elsewhere(number, self._send)
+
+    def _with_call(
+        self, message: messages.Out | messages.Ended | messages.Refused, do: Callable[[Call], None]
+    ) -> None:
+        with self._lock:
+            last = not isinstance(message, messages.Out)
+            call = self._calls.pop(message.call, None) if last else self._calls.get(message.call)
+        if call is not None:
+            do(call)
+
+
+class _Elsewhere:
+    """An agent's command on a member."""
+
+    def __init__(self, call: int, send: Callable[[messages.FromStation], None]) -> None:
+        self._call, self._send = call, send
+
+    def feed(self, data: bytes) -> None:
+        self._send(messages.Input(self._call, data))
+
+    def signal(self, number: int) -> None:
+        self._send(messages.Signal(self._call, number))
+
+
+def _end_descendants() -> None:
+    """SIGKILL to all that this process's commands left, in sessions of their own too."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)

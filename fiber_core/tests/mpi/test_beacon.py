@@ -1,0 +1,35 @@
+"""A beacon answers by its name who shows the token, and nobody else."""
+
+import socket
+
+from fiber.mpi.beacon import Beacon, addresses, dial
+
+
+def test_a_beacon_is_reached_under_its_own_name_only():
+    beacon = Beacon("member-0", "secret")
+    try:
+        targets = [("member-0", "127.0.0.1", beacon.port), ("member-1", "127.0.0.1", beacon.port)]
+
+        assert dial("secret", targets) == {("member-0", "127.0.0.1")}
+        assert dial("guess", targets) == frozenset()
+        assert dial("secret", []) == frozenset()
+    finally:
+        beacon.close()
+
+    assert dial("secret", targets) == frozenset()
+
+
+def test_strangers_get_no_word():
+    beacon = Beacon("member-0", "secret")
+    try:
+        with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
+            stranger.sendall(b"hello\n")
+            assert stranger.recv(100) == b""
+    finally:
+        beacon.close()
+
+
+def test_addresses_come_with_their_networks():
+    found = {address.address: address for address in addresses()}
+
+    assert found["127.0.0.1"].network == "127.0.0.0/8"

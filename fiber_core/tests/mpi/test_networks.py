@@ -1,0 +1,108 @@
+"""Networks are chosen by what members really reached, and who reached nobody is named."""
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.mpi.messages import Address, Up
+from fiber.mpi.networks import choose, targets
+
+LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
+BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16")
+
+
+def eth(number, network="10.0.0.0/24", interface="eth0"):
+    return Address(interface, f"{network.rpartition('.')[0]}.{number}", network)
+
+
+def station(*addresses, host="h", port=4000):
+    return Up(host=host, addresses=addresses, port=port)
+
+
+def reach(stations, *kinds):
+    """Who reached whom where addresses of these networks work, and no others."""
+    return {
+        asker: frozenset(
+            (name, address)
+            for name, address, _ in targets(asker, stations)
+            for found in stations[name].addresses
+            if found.address == address and found.network in kinds
+        )
+        for asker in stations
+    }
+
+
+@pytest.fixture
+def stations():
+    return {
+        "launcher": station(LO, BRIDGE, eth(1), host="vm0"),
+        "member-0": station(LO, BRIDGE, eth(2, interface="ens3"), host="vm1", port=4001),
+        "member-1": station(LO, BRIDGE, eth(3), host="vm2", port=4002),
+    }
+
+
+def test_one_host_talks_by_loopback(stations):
+    found = choose(stations, reach(stations, "127.0.0.0/8", "10.0.0.0/24"))
+
+    assert (found.names, found.one_host) == (("127.0.0.0/8",), True)
+    assert set(found.interfaces.values()) == {"lo"}
+
+
+def test_hosts_talk_by_the_network_that_they_share(stations):
+    found = choose(stations, reach(stations, "10.0.0.0/24"))
+
+    assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
+    assert found.interfaces == {"launcher": "eth0", "member-0": "ens3", "member-1": "eth0"}
+
+
+def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():
+    stations = {
+        "launcher": station(LO, eth(1, "10.1.0.0/24")),
+        "member-0": station(LO, eth(1, "10.2.0.0/24")),
+    }
+
+    found = choose(stations, reach(stations, "10.1.0.0/24", "10.2.0.0/24"))
+
+    assert found.names == ("10.1.0.0/24", "10.2.0.0/24")
+
+
+def test_a_network_that_drops_packets_is_left_out():
+    stations = {
+        name: station(LO, eth(number, "10.9.0.0/24", "bad0"), eth(number))
+        for number, name in enumerate(("launcher", "member-0", "member-1"))
+    }
+
+    assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+
+
+def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(stations):
+    reached = reach(stations, "10.0.0.0/24")
+    reached["member-0"] = frozenset(pair for pair in reached["member-0"] if pair[0] != "member-1")
+
+    with pytest.raises(FiberError) as info:
+        choose(stations, reached)
+
+    assert str(info.value).startswith(
+        "member-0 (on vm1) cannot reach member-1 (on vm2) at 172.17.0.1, 10.0.0.3 port 4002: MPI"
+    )
+
+
+def test_of_many_pairs_some_are_named_and_the_others_counted():
+    stations = {f"m{n}": station(LO, eth(n), host=f"h{n}") for n in range(5)}
+
+    with pytest.raises(FiberError, match="and 15 more pairs"):
+        choose(stations, {name: frozenset() for name in stations})
+
+
+def test_everybody_dials_everybody_else(stations):
+    dialled = {name for name, _, _ in targets("member-0", stations)}
+
+    assert dialled == {"launcher", "member-1"}
+    assert ("member-1", "10.0.0.3", 4002) in targets("launcher", stations)
+
+
+def test_of_very_many_each_dials_some_and_the_launcher():
+    stations = {f"m{n}": station(eth(1), host=f"h{n}") for n in range(200)}
+
+    assert len(targets("m10", stations)) == 65
+    assert "m0" in {name for name, _, _ in targets("m10", stations)}
+    assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)

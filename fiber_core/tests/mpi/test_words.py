@@ -1,0 +1,71 @@
+"""Options of ours are ours wherever they stand, and all others are mpirun's."""
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.mpi.words import Words, maps_ranks, sizes, split
+
+KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
+
+
+@pytest.mark.parametrize(
+    "line, ours, options, program",
+    [
+        ("-np 2 ./a -x --slots 3", "-np 2", "", "./a -x --slots 3"),
+        ("-np 2 -- ./a -- b", "-np 2", "", "./a -- b"),
+        ("--slots=2 -v nfs:/x --flag prog", "--slots=2 -v nfs:/x --flag", "", "prog"),
+        (
+            "--map-by node -np 4 -x A=1 --slots 2 -- p",
+            "-np 4 --slots 2",
+            "--map-by node -x A=1",
+            "p",
+        ),
+        ("-verbose -- p", "", "-verbose", "p"),
+        ("-np 2", "-np 2", "", ""),
+        ("", "", "", ""),
+    ],
+)
+def test_a_line_is_taken_apart(line, ours, options, program):
+    parts = (tuple(part.split()) for part in (ours, options, program))
+
+    assert split(line.split(), KNOWN) == Words(*parts)
+
+
+def test_where_mpiruns_options_end_has_to_be_said():
+    with pytest.raises(FiberError, match="--map-by is an option of mpirun's: write --"):
+        split(["--map-by", "node", "./a"], KNOWN)
+
+
+@pytest.mark.parametrize(
+    "line, maps",
+    [
+        ("--bind-to none -x PATH", False),
+        ("--map-by node", True),
+        ("-ppn 2", True),
+        ("--map-by=node", True),
+        ("-H a,b", True),
+        ("", False),
+    ],
+)
+def test_mapping_options_are_known(line, maps):
+    assert maps_ranks(line.split()) is maps
+
+
+@pytest.mark.parametrize(
+    "asked, found",
+    [
+        ((None, 1, None), (1, 1)),
+        ((None, 4, None), (4, 1)),
+        ((None, 2, 3), (6, 3)),
+        ((4, 2, None), (4, 2)),
+        ((5, 2, None), (5, 3)),
+        ((2, 2, 3), (2, 3)),
+    ],
+)
+def test_members_are_as_many_as_the_ranks_need(asked, found):
+    assert sizes(*asked) == found
+
+
+def test_ranks_without_room_are_an_error_with_its_cure():
+    with pytest.raises(FiberError, match="5 ranks do not fit on 2 members of 2 slots.*--members 3"):
+        sizes(5, 2, 2)
