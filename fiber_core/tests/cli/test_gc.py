@@ -133,5 +133,12 @@ class TestRunsOfOtherHosts:
         assert fiber.lines("gc", "--dry-run")[0].startswith("Would remove run: 0000000f (")
         assert swept == [True]
 
+    def test_one_that_began_here_is_told_once(self, fiber, backend, swept):
+        orphan("0000000f")
+
+        (line,) = fiber.lines("gc", "--dry-run")
+
+        assert "has died" in line
+
     def test_a_backend_that_cannot_tell_has_none(self, fiber):
         assert fiber.lines("gc") == []

@@ -1,6 +1,7 @@
 """Jobs end as asked, and the command returns when they have."""
 
 import signal
+import threading
 
 import pytest
 
@@ -121,3 +122,39 @@ def test_a_job_that_does_not_end_is_an_error_with_its_id(fiber, start, monkeypat
     told = fiber.fails("kill", "--grace", "0", job.id)
 
     assert told == f"fiber: still there 0.1 s after they were asked to end: {job.id}\n"
+
+
+class TestEventsThatDoNotTell:
+    """What ends before its run is watched is told by nobody, and is over all the same."""
+
+    @pytest.fixture(autouse=True)
+    def silent(self, monkeypatch):
+        monkeypatch.setattr(module, "_SEEN", 0.1)
+        monkeypatch.setattr(module, "_PATIENCE", 0.1)
+        closed = threading.Event()
+
+        def events(*_):
+            closed.wait(30)
+            return iter(())
+
+        monkeypatch.setattr(FakeBackend, "events", events)
+        yield
+        closed.set()
+
+    def test_a_job_that_is_gone_has_ended(self, fiber, platform, start):
+        job = start()
+
+        assert fiber.lines("kill", "--now", job.id) == [f"Ended job: {job.id}"]
+        assert code(platform, job) == -signal.SIGKILL
+
+    def test_one_that_is_not_known_any_more_has_ended_too(self, fiber, start, monkeypatch):
+        job = start()
+        asked = FakeBackend.kill
+
+        def kill_and_forget(backend, job):
+            asked(backend, job)
+            backend.platform.end([job], forget=True)
+
+        monkeypatch.setattr(FakeBackend, "kill", kill_and_forget)
+
+        assert fiber.lines("kill", "--now", job.id) == [f"Ended job: {job.id}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
 
     plugins = loaded_plugins()
     wanted = None if backend is None else plugins.find_backend(backend).name
-    failed = False
+    failed, told = False, set[str]()
     for folder, description in rundir.runs():
         name = str(description.get("backend", ""))
         if wanted not in {None, name}:
@@ -45,17 +46,19 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
             failed = True
             continue
         if why:
+            told.add(folder.name)
             _tell(folder.name, why, dry_run=dry_run)
-    _sweep(backend, dry_run=dry_run)
+    _sweep(backend, told, dry_run=dry_run)
     ctx.exit(1 if failed else 0)
 
 
-def _sweep(backend: str | None, *, dry_run: bool) -> None:
+def _sweep(backend: str | None, told: AbstractSet[str], *, dry_run: bool) -> None:
     from fiber.cli.session import Session
 
     with Session.load(backend).look() as loaded:
         for run_id in loaded.sweep(dry_run=dry_run):
-            _tell(run_id, "whoever began it is gone", dry_run=dry_run)
+            if run_id not in told:
+                _tell(run_id, "whoever began it is gone", dry_run=dry_run)
 
 
 def _tell(run_id: str, why: str, *, dry_run: bool) -> None:

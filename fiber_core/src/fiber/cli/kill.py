@@ -9,7 +9,7 @@ import click
 
 from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option
-from fiber.exceptions import FiberError
+from fiber.exceptions import FiberError, UnknownJobError
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
@@ -20,6 +20,8 @@ __all__ = ["command"]
 
 #: seconds that a platform may take to end a job that was killed
 _PATIENCE = 15.0
+#: seconds until jobs are ended that their run's events have not told of
+_SEEN = 5.0
 
 
 @click.command("kill", cls=BackendCommand, short_help="End jobs.")
@@ -71,19 +73,40 @@ def _end(backend: Backend, meant: dict[str, Listed], grace: float, *, now: bool)
             click.echo(f"Ended before: {job_id}")
         else:
             left[job_id] = item.job
+    # a job that is gone before its run is watched would be waited for in vain
+    unseen = dict(left)
     watcher = Watcher(backend, *sorted({job.run_id for job in left.values()}))
-    for job in left.values():
-        if now:
-            backend.kill(job)
-        else:
-            backend.terminate(job, grace=grace)
-    deadline = time.monotonic() + grace + _PATIENCE
+    deadline = time.monotonic() + _SEEN
     while left:
         event = watcher.get(until=deadline)
-        if not isinstance(event, tuple):
-            names = ", ".join(left)
-            msg = f"still there {grace + _PATIENCE:g} s after they were asked to end: {names}"
-            raise FiberError(msg)
-        job, status = event
-        if status.state.is_terminal and left.pop(job.id, None) is not None:
-            click.echo(f"Ended job: {job.id}")
+        if isinstance(event, tuple):
+            job, status = event
+            if status.state.is_terminal and left.pop(job.id, None) is not None:
+                click.echo(f"Ended job: {job.id}")
+                unseen.pop(job.id, None)
+            meet = [unseen.pop(job.id)] if job.id in unseen else []
+        elif unseen:
+            meet, unseen = list(unseen.values()), {}
+        else:
+            break
+        for job in meet:
+            if now:
+                backend.kill(job)
+            else:
+                backend.terminate(job, grace=grace)
+        if meet:
+            deadline = time.monotonic() + grace + _PATIENCE
+    still = [job.id for job in left.values() if not _is_gone(backend, job)]
+    for job_id in left.keys() - set(still):
+        click.echo(f"Ended job: {job_id}")
+    if still:
+        names = ", ".join(still)
+        msg = f"still there {grace + _PATIENCE:g} s after they were asked to end: {names}"
+        raise FiberError(msg)
+
+
+def _is_gone(backend: Backend, job: Job) -> bool:
+    try:
+        return backend.status([job])[0].state.is_terminal
+    except UnknownJobError:
+        return True

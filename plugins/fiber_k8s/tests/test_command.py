@@ -1,0 +1,269 @@
+"""The ``fiber`` command on a cluster whose pods are hollow: what it starts, says, and leaves."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from cluster import Act, Cluster
+from fiber.cli.main import cli
+from fiber.launch import rundir
+
+IMAGE = "registry.lab/train:1"
+
+
+def play(pod):
+    """What a pod does is told by its program: ``end CODE``, ``say WORDS``, else it runs on."""
+    words = pod["spec"]["containers"][0]["command"]
+    if "end" in words:
+        code = words[words.index("end") + 1]
+        return Act(code=int(code), message=f"\nfiber: exit {code}\n")
+    if "say" in words:
+        return Act(code=0, log=" ".join(words[words.index("say") + 1 :]) + "\n")
+    return Act(message="\nfiber: signal 15\n")
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Cluster.start(script=play) as made:
+        made.add_namespace("lab")
+        yield made
+
+
+@pytest.fixture
+def cluster(shared, monkeypatch):
+    """The cluster, which has nothing of ours at the end."""
+    yield shared
+    shared.wait_for("pods", lambda pods: not pods)
+    assert shared.objects("leases") == []
+    assert shared.objects("secrets") == []
+
+
+@pytest.fixture
+def fiber(cluster, monkeypatch, tmp_path):
+    """The command, as somebody on a laptop has it."""
+    folder = tempfile.mkdtemp(prefix="fc-")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setenv("FIBER_BACKEND", "k8s")
+    monkeypatch.setenv("FIBER_IMAGE", IMAGE)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        return CliRunner().invoke(cli, words, prog_name="fiber")
+
+    yield run
+    run("kill", "--now", *(pod["metadata"]["name"] for pod in cluster.objects("pods")))
+    run("gc")
+    shutil.rmtree(folder)
+
+
+def created(done):
+    """The pod that a command said it created."""
+    (line,) = [line for line in done.output.splitlines() if line.startswith("Created pod: fiber-")]
+    return line.removeprefix("Created pod: ")
+
+
+def container(cluster, name, namespace="default"):
+    return cluster.get("pods", name, namespace)["spec"]["containers"][0]
+
+
+class TestRun:
+    def test_a_pod_is_created_and_goes_on(self, fiber, cluster):
+        done = fiber("run", "sleep", "1000")
+
+        name = created(done)
+        assert (done.exit_code, done.stdout) == (0, f"Created pod: {name}\n")
+        assert name.startswith("fiber-sleep-")
+        pod = cluster.get("pods", name)
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert container(cluster, name)["image"] == IMAGE
+        assert container(cluster, name)["command"][-2:] == ["sleep", "1000"]
+
+    def test_what_is_asked_for_is_in_the_pod(self, fiber, cluster, monkeypatch):
+        monkeypatch.setenv("TOKEN", "t")
+        done = fiber(
+            *("run", "--cpu", "500m", "--memory", "1Gi", "--image", "other:2", "--name", "My Run"),
+            *("--service-account", "default", "-e", "A=$(B)", "-e", "TOKEN"),
+            *("-v", "nfs", "-v", "data:/data:ro", "train", "--gpu", "1"),
+        )
+
+        name = created(done)
+        assert name.startswith("fiber-my-run-")
+        spec = cluster.get("pods", name)["spec"]
+        one = container(cluster, name)
+        assert one["image"] == "other:2"
+        assert one["resources"] == {
+            "requests": {"cpu": "500m", "memory": "1Gi"},
+            "limits": {"cpu": "500m", "memory": "1Gi"},
+        }
+        assert one["command"][-3:] == ["train", "--gpu", "1"]
+        environ = {each["name"]: each.get("value") for each in one["env"]}
+        assert (environ["A"], environ["TOKEN"]) == ("$$(B)", "t")
+        assert environ["FIBER_BACKEND"] == "k8s"
+        assert spec["serviceAccountName"] == "default"
+        mounts = {each["mountPath"]: each for each in one["volumeMounts"]}
+        assert "/persistent" in mounts
+        assert mounts["/data"]["readOnly"] is True
+        claims = [
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in spec["volumes"]
+            if "persistentVolumeClaim" in volume
+        ]
+        assert claims == ["nfs", "data"]
+
+    @pytest.mark.parametrize("memory,told", [("4096", "4Gi"), ("4Gi", "4Gi"), ("1500", "1500Mi")])
+    def test_memory_is_read_as_a_quantity_and_as_a_number(self, fiber, cluster, memory, told):
+        name = created(fiber("run", "--memory", memory, "sleep", "1"))
+
+        assert container(cluster, name)["resources"]["limits"]["memory"] == told
+
+    def test_gpus_are_what_the_cluster_calls_them(self, fiber, cluster):
+        name = created(fiber("run", "--gpu", "2", "sleep", "1"))
+
+        assert container(cluster, name)["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+    def test_another_namespace_is_used_throughout(self, fiber, cluster):
+        name = created(fiber("run", "--namespace", "lab", "sleep", "1"))
+
+        assert cluster.get("pods", name, "lab") is not None
+        environ = container(cluster, name, "lab")["env"]
+        assert {"name": "FIBER_K8S_NAMESPACE", "value": "lab"} in environ
+        assert name in fiber("ps", "--namespace", "lab").stdout
+        assert name not in fiber("ps").stdout
+        assert fiber("kill", "--namespace", "lab", name).stdout == f"Ended job: {name}\n"
+        # the run remembers where it is
+        assert len(fiber("gc").stdout.splitlines()) <= 1
+        cluster.wait_for("pods", lambda pods: not pods)
+
+    def test_what_holds_on_this_host_stays_here(self, fiber, cluster, monkeypatch):
+        monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
+
+        name = created(fiber("run", "sleep", "1"))
+
+        names = {each["name"] for each in container(cluster, name)["env"]}
+        assert not {"FIBER_K8S_CONTEXT", "KUBECONFIG"} & names
+
+    def test_a_refusal_is_told_in_the_clusters_words_and_leaves_nothing(self, fiber, cluster):
+        done = fiber("run", "--service-account", "nobody", "true")
+
+        assert done.exit_code == 1
+        assert 'serviceaccount "nobody" not found' in done.stderr
+        assert list(rundir.runs()) == []
+
+    def test_without_an_image_it_says_how_to_name_one(self, fiber, monkeypatch):
+        monkeypatch.delenv("FIBER_IMAGE")
+
+        done = fiber("run", "true")
+
+        assert done.exit_code == 1
+        assert (
+            "no image is named for jobs to run in; set FIBER_IMAGE=NAME (or --image)" in done.stderr
+        )
+
+
+class TestAttached:
+    def test_it_shows_the_output_and_ends_as_the_program(self, fiber):
+        done = fiber("run", "-a", "say", "hello", "there")
+
+        assert (done.exit_code, done.stdout) == (0, "hello there\n")
+        assert done.stderr == f"Created pod: {created(done)}\n"
+
+    def test_an_exit_code_is_returned(self, fiber):
+        assert fiber("run", "-a", "end", "7").exit_code == 7
+
+    def test_nothing_is_left(self, fiber, cluster):
+        fiber("run", "-a", "end", "0")
+
+        cluster.wait_for("pods", lambda pods: not pods)
+        assert list(rundir.runs()) == []
+
+    def test_more_gpus_than_there_are_fails_with_the_schedulers_words(
+        self, fiber, cluster, monkeypatch
+    ):
+        monkeypatch.setenv("FIBER_K8S_UNSCHEDULABLE_TIMEOUT", "0.2")
+
+        done = fiber("run", "-a", "--gpu", "99", "nvidia-smi")
+
+        assert done.exit_code not in {0, None}
+        assert "Insufficient nvidia.com/gpu" in done.stderr
+        cluster.wait_for("pods", lambda pods: not pods)
+
+    def test_a_signal_ends_the_pod_first(self, fiber, cluster):
+        def interrupt():
+            cluster.wait_for(
+                "pods", lambda pods: pods and pods[0]["status"].get("phase") == "Running"
+            )
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        done = fiber("run", "-a", "sleep", "1000")
+        thread.join()
+
+        assert done.exit_code == 130
+        cluster.wait_for("pods", lambda pods: not pods)
+
+
+class TestLookingAfter:
+    def test_pods_are_listed_shown_and_ended(self, fiber, cluster):
+        name = created(fiber("run", "--name", "train", "sleep", "1000"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+        cluster.say(name, "one\ntwo\n")
+
+        (header, row) = fiber("ps").stdout.splitlines()
+        assert header.split("\t")[:4] == ["RUN", "JOB", "NAME", "STATE"]
+        assert row.split("\t")[1:4] == [name, "train", "running"]
+        assert row.endswith("\tsleep 1000")
+        assert fiber("logs", name).stdout == "one\ntwo\n"
+        assert fiber("logs", "--tail", "1", "train").stdout == "two\n"
+        assert fiber("kill", "train").stdout == f"Ended job: {name}\n"
+        assert len(fiber("ps").stdout.splitlines()) == 1
+
+    def test_following_ends_with_the_pod(self, fiber, cluster):
+        name = created(fiber("run", "sleep", "1000"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+
+        def write():
+            cluster.say(name, "late\n")
+            cluster.end(name, code=0)
+
+        thread = threading.Timer(0.2, write)
+        thread.start()
+        done = fiber("logs", "-f", name)
+        thread.join()
+
+        assert (done.exit_code, done.stdout) == (0, "late\n")
+
+    def test_what_began_on_another_host_is_collected_too(self, fiber, cluster):
+        name = created(fiber("run", "end", "0"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Succeeded")
+        ((folder, _),) = rundir.runs()
+        rundir.remove(folder)
+
+        done = fiber("gc")
+
+        assert done.stdout == f"Removed run: {folder.name} (whoever began it is gone)\n"
+        assert cluster.get("pods", name) is None
+
+    def test_what_has_ended_is_collected(self, fiber, cluster):
+        name = created(fiber("run", "end", "0"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Succeeded")
+        ((folder, description),) = rundir.runs()
+        # the command that began it was this process, and would have ended
+        told = json.dumps({**description, "pid": 0})
+        (folder / "run.json").write_text(told)
+
+        assert name in fiber("ps", "-a").stdout
+        done = fiber("gc", "--dry-run")
+        assert done.stdout == f"Would remove run: {folder.name} (its jobs have ended)\n"
+        assert cluster.get("pods", name) is not None
+        assert fiber("gc").stdout == f"Removed run: {folder.name} (its jobs have ended)\n"
+
+        assert cluster.get("pods", name) is None
+        assert list(rundir.runs()) == []
