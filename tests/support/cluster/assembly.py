@@ -109,7 +109,9 @@ async def assemble(
     api = Api(store, Admission(store), deletion)
     watches = Watches(store, bookmarks)
     faults = Faults()
-    parts_of_pods = Subresources(store, deletion, kubelet, PodLogs(kubelet), Streams(kubelet))
+    parts_of_pods = Subresources(
+        store, deletion, kubelet, PodLogs(kubelet), Streams(kubelet, authority)
+    )
     server = Server(
         store, api, authority, watches, faults, parts_of_pods, certificates.server_context()
     )
