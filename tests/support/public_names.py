@@ -17,6 +17,7 @@ PUBLIC_MODULES = (
     "fiber.context",
     "fiber.exceptions",
     "fiber.executor",
+    "fiber.experimental",
     "fiber.hints",
     "fiber.hookspecs",
     "fiber.managers",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Peers,
         Reason,
     )
+    from fiber.ring.framework import RingFramework
 
 __all__ = [
     "PROJECT",
@@ -35,6 +36,7 @@ __all__ = [
     "fiber_job_changed",
     "fiber_listen_address",
     "fiber_resource_providers",
+    "fiber_ring_frameworks",
     "fiber_submit_job",
     "fiber_worker_lost",
     "hookimpl",
@@ -98,3 +100,11 @@ def fiber_listen_address(
 @hookspec
 def fiber_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
     """Fires when the ``fiber`` command is built; return sub-commands whose bodies import lazily."""
+
+
+@hookspec
+def fiber_ring_frameworks() -> Iterable[RingFramework]:  # type: ignore[empty-body]
+    """Fires when a ring is made for a framework; return those that this plugin prepares rings for.
+
+    Making the values must not import the framework. All answers are collected.
+    """

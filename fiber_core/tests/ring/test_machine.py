@@ -1,11 +1,11 @@
 """A ring's machine: what it does about each thing that happens."""
 
 import pytest
-from ring_world import DIED, RAISED, RingWorld
 
 from fiber.ring import events
 from fiber.ring.instructions import Collect, EndWorker, Form, Go, StartWorker
 from fiber.ring.model import ConditionKind, Failure, Group
+from ring_world import DIED, RAISED, RingWorld
 
 
 def ring(*groups, **policy):

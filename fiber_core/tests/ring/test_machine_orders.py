@@ -2,11 +2,11 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ring_world import DIED, RAISED, RingWorld
 
 from fiber.ring import events
 from fiber.ring.model import Failure, RingPhase
 from fiber.ring.policy import Clean
+from ring_world import DIED, RAISED, RingWorld
 
 
 class Orders(RingWorld, RuleBasedStateMachine):

@@ -1,0 +1,400 @@
+"""Runs a ring: carries what its workers tell to the machine, and does what the machine says."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing import util
+from typing import TYPE_CHECKING, Any
+
+from fiber import values
+from fiber.pipes import Connection, Pipe
+from fiber.ring import events
+from fiber.ring import instructions as do
+from fiber.ring.hands import Hands
+from fiber.ring.loop import Loop
+from fiber.ring.machine import RingMachine
+from fiber.ring.member import MemberProcess, MemberThread, Work
+from fiber.ring.messages import Beat, Hello, Hosted, Kept, Probed, Raised, Returned, Run
+from fiber.ring.model import Failure, Group, RingStatus
+from fiber.ring.outcome import Outcome
+from fiber.ring.policy import Policy
+from fiber.ring.rounds import Round
+from fiber.ring.team import Worker, ended_badly, raised, why
+
+if TYPE_CHECKING:
+    from fiber.launch.child import Child
+    from fiber.model import JobStatus
+    from fiber.runtime import Runtime
+
+log = logging.getLogger("fiber")
+
+
+class Coordinator:
+    """One ring, on a thread of its own.
+
+    Args:
+        runtime: of the process that starts it.
+        groups: its workers.
+        policy: how it starts, restarts and ends.
+        work: what its members do.
+        changed: told each status, on that thread.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        groups: Sequence[Group],
+        policy: Policy,
+        work: Work,
+        changed: Callable[[RingStatus], None] = lambda _: None,
+    ) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._changed = changed
+        self._machine = RingMachine(groups, policy, epoch=time.time() - time.monotonic())
+        self._lock = threading.Lock()
+        self._team: dict[int, Worker] = {}
+        self._round: Round | None = None
+        self._state: tuple[int, bytes | None] = (0, None)
+        self._loop = Loop()
+        self._hands = Hands(runtime, work, self)
+        self._thread = threading.Thread(
+            target=self._run, name="fiber-ring-coordinator", daemon=True
+        )
+        #: what those who wait are told
+        self.outcome = Outcome(self._machine.status())
+        self._finalizer: util.Finalize | None = None
+
+    # -- for the ring's user
+
+    def start(self) -> None:
+        """Start the workers.
+
+        The first one is started by the caller's thread, so that what cannot be pickled is an error
+        of its own call; the others follow at once, many together.
+
+        Raises:
+            Exception: what pickling the function, the initializer or its arguments raised.
+        """
+        told = self._handle(events.StartAsked())
+        first = next((one for one in told if isinstance(one, do.StartWorker)), None)
+        try:
+            if first is not None:
+                self._hire(first)
+                if not first.group.is_caller:
+                    self._hands.launch(first)
+        except BaseException:
+            self._close()
+            raise
+        self._runtime.own(self)
+        # before the stdlib's own exit, which ends daemons: a ring is waited for, as processes are
+        self._finalizer = util.Finalize(None, _finish, (weakref.ref(self),), exitpriority=20)
+        for one in told:
+            if one is not first:
+                self._do(one)
+            elif first is not None and first.group.is_caller:
+                self._join_in(first)
+        self._thread.start()
+
+    def tell(self, event: events.Event) -> None:
+        """What the user asks; what may not be asked is an error at once.
+
+        Raises:
+            ValueError: the machine refuses it.
+        """
+        done = threading.Event()
+        errors: list[ValueError] = []
+
+        def ask() -> None:
+            try:
+                self._feed(event)
+            except ValueError as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return
+        self._loop.post(ask)
+        # the thread that asks may be the last to know that it has ended
+        while not done.wait(1.0) and self._thread.is_alive():
+            pass
+        if errors:
+            raise errors[0]
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until nothing of it is kept any more."""
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def status(self) -> RingStatus:
+        """Where it stands."""
+        with self._lock:
+            return self._machine.status()
+
+    def close(self) -> None:
+        """End it and let go of everything, because its program ends."""
+        if self._thread.is_alive():
+            self.tell(events.TerminateAsked("its program ended"))
+            self.outcome.wait(10)
+            self.tell(events.TerminateAsked())
+            self.wait_closed(10)
+
+    # -- its thread
+
+    def _run(self) -> None:
+        try:
+            self._loop.run(self._turn)
+        except Exception as error:
+            # nobody may wait for ever for what nobody coordinates
+            log.exception("fiber: a ring's coordinator failed")
+            self.outcome.over(why(error))
+        finally:
+            self._close()
+
+    def _turn(self) -> float | None:
+        self._feed(events.Tick())
+        return self._machine.next_deadline()
+
+    def _close(self) -> None:
+        """End what is left, which is nothing where all went as it should."""
+        self._loop.stop()
+        for worker in list(self._team.values()):
+            worker.is_cancelled = True
+            self._end_hard(worker)
+        self._hands.close()
+        self._loop.drain()
+        for worker in self._team.values():
+            worker.close()
+        self._loop.close()
+        self._runtime.disown(self)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
+        self.outcome.over(Failure(reason="Terminated", message="its coordinator ended"))
+
+    def _handle(self, event: events.Event) -> list[do.Instruction]:
+        with self._lock:
+            before = self._machine.phase
+            told = self._machine.handle(event, time.monotonic())
+            is_news = told or self._machine.phase is not before
+            after = self._machine.status() if is_news else None
+        if after is not None:
+            self._changed(after)
+            self.outcome.told(after)
+        return told
+
+    def _feed(self, event: events.Event) -> None:
+        for told in self._handle(event):
+            self._do(told)
+
+    def _do(self, told: do.Instruction) -> None:
+        if isinstance(told, do.StartWorker):
+            self._hire(told)
+            if told.group.is_caller:
+                self._join_in(told)
+            else:
+                self._hands.launch_soon(told)
+        elif isinstance(told, do.Form):
+            self._form(told)
+        elif isinstance(told, do.Go):
+            self._go()
+        elif isinstance(told, do.Collect):
+            self._collect(told)
+        elif isinstance(told, do.EndWorker):
+            self._end(told)
+        elif isinstance(told, do.Halt):
+            self._feed(events.Halted(told.round))
+        elif isinstance(told, do.Conclude):
+            self._conclude(told)
+        elif isinstance(told, do.Forget):
+            self._loop.stop()
+
+    # -- workers come
+
+    def _hire(self, told: do.StartWorker) -> None:
+        self._team[told.worker] = Worker(told.worker, told.group)
+
+    def launched(
+        self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
+    ) -> None:
+        """A worker's job was accepted; from any thread, as the next two."""
+
+        def note() -> None:
+            worker = self._team[number]
+            worker.child, worker.process = child, process
+            self._listen_to(worker, ends)
+            if worker.is_cancelled:
+                self._end_hard(worker)
+
+        self._loop.post(note)
+
+    def not_launched(self, number: int, error: BaseException) -> None:
+        """It was not."""
+        self._loop.post(lambda: self._feed(events.WorkerGone(number, why(error))))
+
+    def job_changed(self, number: int, child: Child, status: JobStatus) -> None:
+        """Something became of it."""
+        self._loop.post(lambda: self._job_changed(number, child, status))
+
+    def _join_in(self, told: do.StartWorker) -> None:
+        """The caller's own process is a worker."""
+        worker = self._team[told.worker]
+        ours, theirs = Pipe()
+        gone = events.WorkerGone(told.worker)
+        worker.thread = MemberThread(
+            self._work, theirs, lambda: self._loop.post(lambda: self._feed(gone))
+        )
+        self._listen_to(worker, [ours])
+        worker.thread.start()
+
+    def _listen_to(self, worker: Worker, ends: list[Connection]) -> None:
+        worker.ends = ends
+        for slot, end in enumerate(ends):
+            self._loop.watch(end.fileno(), functools.partial(self._read, worker, slot))
+
+    # -- what workers tell
+
+    def _read(self, worker: Worker, slot: int) -> None:
+        end = worker.ends[slot]
+        try:
+            while end.poll():
+                self._heard(worker, slot, end.recv())
+        except (EOFError, OSError):
+            # its job tells why
+            self._deaf_to(worker, slot)
+            self._has_collected()
+
+    def _deaf_to(self, worker: Worker, slot: int) -> None:
+        if slot not in worker.silent:
+            worker.silent.add(slot)
+            with contextlib.suppress(OSError):
+                self._loop.unwatch(worker.ends[slot].fileno())
+
+    def _heard(self, worker: Worker, slot: int, message: Any) -> None:
+        number, current = worker.number, self._round
+        self._feed(events.WorkerHeard(number))
+        if isinstance(message, Hello):
+            worker.hellos[slot] = message
+            if worker.is_up:
+                self._feed(events.WorkerUp(number, message.host))
+        elif isinstance(message, Probed) and current is not None:
+            failure = current.probed(number, slot, message)
+            if failure is not None:
+                self._feed(events.NotFormed(current.number, failure))
+        elif isinstance(message, Hosted) and current is not None:
+            if self._rank_of(worker, slot) == 0:
+                current.facts = message.facts
+                self._feed(events.Formed(current.number))
+        elif isinstance(message, Returned):
+            worker.returned[slot] = message.result
+            if len(worker.returned) == worker.group.slots:
+                self._feed(events.WorkerDone(number))
+        elif isinstance(message, Raised):
+            worker.raised.add(slot)
+            failed = raised(message, self._rank_of(worker, slot), worker.hellos[slot].host.name)
+            self._feed(events.WorkerFailed(number, failed))
+        elif isinstance(message, Kept):
+            worker.kept[slot] = message
+            self._has_collected()
+        else:
+            assert isinstance(message, Beat), f"a member said {message!r}"
+
+    def _rank_of(self, worker: Worker, slot: int | None) -> int | None:
+        return None if self._round is None else self._round.rank_of(worker.number, slot)
+
+    def _job_changed(self, number: int, child: Child, status: JobStatus) -> None:
+        worker = self._team.get(number)
+        if worker is None:
+            return
+        worker.child = child
+        for slot in range(len(worker.ends)):
+            # what it said before it ended counts
+            if slot not in worker.silent:
+                self._read(worker, slot)
+        bad = ended_badly(worker, status)
+        failure = None
+        if bad is not None:
+            failure = values.evolve(bad[1], rank=self._rank_of(worker, bad[0]))
+        if status.state.is_terminal:
+            for slot in range(len(worker.ends)):
+                self._deaf_to(worker, slot)
+            worker.close()
+            self._feed(events.WorkerGone(number, failure))
+            self._has_collected()
+        elif failure is not None:
+            self._feed(events.WorkerFailed(number, failure))
+
+    # -- rounds
+
+    def _form(self, told: do.Form) -> None:
+        self._round = Round(told.round, told.restarts, told.placements, self._team)
+        self._round.dial()
+
+    def _go(self) -> None:
+        current = self._round
+        assert current is not None, "the machine forms a round before it runs"
+        step, state = self._state
+        run = Run(facts=current.facts, step=step, state=state)
+        for place in current.placements:
+            self._team[place.worker].send(run)
+
+    def _collect(self, told: do.Collect) -> None:
+        current = self._round
+        assert current is not None, "the machine collects from a round"
+        current.ask(told.workers)
+        self._has_collected()
+
+    def _has_collected(self) -> None:
+        current = self._round
+        if current is not None and current.is_answered():
+            newest = current.newest()
+            if newest is not None and newest[0] >= self._state[0]:
+                self._state = newest
+            self._feed(events.Collected(current.number))
+
+    # -- workers go
+
+    def _end(self, told: do.EndWorker) -> None:
+        worker = self._team[told.worker]
+        if worker.thread is not None:
+            worker.leave()
+            if not worker.is_idle:
+                # a thread cannot be ended: it is left alone with what it waits for
+                self._loop.post(lambda: self._feed(events.WorkerGone(told.worker)))
+        elif worker.child is None:
+            worker.is_cancelled = True
+        elif told.force:
+            self._end_hard(worker)
+        else:
+            worker.leave()
+            if not worker.is_idle:
+                self._hands.do(worker.child.terminate)
+
+    def _end_hard(self, worker: Worker) -> None:
+        if worker.child is None:
+            worker.leave()
+        elif worker.child.poll() is None:
+            self._hands.do(worker.child.kill)
+
+    def _conclude(self, told: do.Conclude) -> None:
+        for worker in self._team.values():
+            if worker.is_idle:
+                worker.leave()
+        self.outcome.over(
+            told.failure, self._round.results() if self._round and not told.failure else ()
+        )
+
+
+def _finish(reference: weakref.ref[Coordinator]) -> None:
+    """At the program's end: a ring that runs is waited for, and what is kept is let go."""
+    coordinator = reference()
+    if coordinator is not None:
+        coordinator.outcome.wait()
+        coordinator.close()

@@ -1,0 +1,67 @@
+"""How many rings this process started, and what became of them."""
+
+from __future__ import annotations
+
+import threading
+
+from fiber import values
+from fiber.ring.model import ConditionKind, RingPhase, RingStatus
+
+__all__ = ["Counting", "RingCounters", "counters"]
+
+
+@values.frozen(kw_only=True)
+class RingCounters:
+    """Rings of this process."""
+
+    #: started
+    created: int = 0
+    #: over, well
+    succeeded: int = 0
+    #: over, badly
+    failed: int = 0
+    #: times that all ranks of one were started again
+    restarts: int = 0
+
+    def to_prometheus(self) -> str:
+        """The same in Prometheus' text format."""
+        lines = []
+        for name, value in values.asdict(self).items():
+            metric = f"fiber_rings_{name}_total"
+            lines += [f"# TYPE {metric} counter", f"{metric} {value}"]
+        return "\n".join(lines) + "\n"
+
+
+_lock = threading.Lock()
+_counts = RingCounters()
+
+
+def counters() -> RingCounters:
+    """What was counted so far."""
+    with _lock:
+        return _counts
+
+
+class Counting:
+    """Counts what happens to one ring, from its statuses."""
+
+    def __init__(self) -> None:
+        self._was_created = self._was_over = False
+        self._restarts = 0
+
+    def __call__(self, status: RingStatus) -> None:
+        """Its status has changed."""
+        global _counts  # noqa: PLW0603 - they are the process's
+        created = not self._was_created and status.condition(ConditionKind.CREATED) is not None
+        over = not self._was_over and status.phase.is_over
+        more = status.restarts - self._restarts
+        self._was_created |= created
+        self._was_over |= over
+        self._restarts = status.restarts
+        with _lock:
+            _counts = RingCounters(
+                created=_counts.created + created,
+                succeeded=_counts.succeeded + (over and status.phase is RingPhase.SUCCEEDED),
+                failed=_counts.failed + (over and status.phase is RingPhase.FAILED),
+                restarts=_counts.restarts + more,
+            )

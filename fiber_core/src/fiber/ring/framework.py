@@ -1,0 +1,100 @@
+"""What a framework of distributed training is told by a ring: the contract, and what all are told."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fiber.ring.view import RingView
+
+__all__ = ["RingFramework", "common", "preferences"]
+
+
+class RingFramework(abc.ABC):
+    """One framework; a plugin offers its own through the hook ``fiber_ring_frameworks``.
+
+    Its methods are called in the members, in this order: :meth:`host` in that of rank 0,
+    :meth:`environ` and :meth:`preferences` in all, :meth:`enter` in all, the user's initializer and
+    function, :meth:`leave` in all. Instances must be picklable.
+    """
+
+    #: what users write: ``Ring(…, framework="torch")``
+    name: str
+
+    def host(self, ring: RingView) -> Mapping[str, Any]:
+        """Open what all members need, in the process of rank 0, before anybody's user code.
+
+        A server listens at a port of the system's choice and tells it here, so that no two rings
+        choose the same one; ``ring.on_leave`` closes it.
+
+        Args:
+            ring: the ring, with all members.
+
+        Returns:
+            what all members are told of it; plain data.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Variables that say who a member is and where the others are; a pure function.
+
+        Args:
+            ring: as one member sees it.
+            facts: what :meth:`host` returned.
+        """
+
+    def preferences(self, ring: RingView) -> Mapping[str, str]:
+        """Variables that are set only where the user has not set them; a pure function."""
+        return {}
+
+    def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Do what cannot be said by variables, before the user's initializer.
+
+        Returns:
+            variables that are known only now, such as the paths of files that it wrote.
+        """
+        return {}
+
+    def leave(self, ring: RingView) -> None:  # noqa: B027 - few need it
+        """End what :meth:`enter` began, once the function has returned."""
+
+
+def common(ring: RingView) -> dict[str, str]:
+    """What every member finds in its environment, whatever the framework."""
+    me, first = ring.me, ring.members[0]
+    return {
+        "RANK": str(ring.rank),
+        "WORLD_SIZE": str(ring.size),
+        "LOCAL_RANK": str(me.local_rank),
+        "LOCAL_WORLD_SIZE": str(me.local_size),
+        "GROUP_RANK": str(me.node),
+        "NODE_RANK": str(me.node),
+        "MASTER_ADDR": first.ip,
+        "MASTER_PORT": str(first.port),
+        "FIBER_RING_NAME": ring.name,
+        "FIBER_RING_ROUND": str(ring.round),
+        "FIBER_RING_RESTARTS": str(ring.restarts),
+    }
+
+
+def preferences(ring: RingView) -> dict[str, str]:
+    """What every member finds there unless its user has set it."""
+    me = ring.me
+    found = {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(max(1, _cpus() // me.local_size)),
+    }
+    if me.interface:
+        found["GLOO_SOCKET_IFNAME"] = me.interface
+        # NCCL takes a prefix, unless it is told that the name is whole
+        found["NCCL_SOCKET_IFNAME"] = f"={me.interface}"
+    return found
+
+
+def _cpus() -> int:
+    from fiber.launch.cpus import cpu_count
+
+    return cpu_count()

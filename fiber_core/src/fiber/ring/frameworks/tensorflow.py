@@ -1,0 +1,26 @@
+"""TensorFlow: ``TF_CONFIG`` for ``MultiWorkerMirroredStrategy``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fiber.ring.framework import RingFramework
+from fiber.ring.view import RingView
+
+__all__ = ["TensorFlow"]
+
+
+class TensorFlow(RingFramework):
+    """All members are workers, the first one the chief by TensorFlow's own rule."""
+
+    name = "tensorflow"
+
+    def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """The cluster, and this member's place in it."""
+        config = {
+            "cluster": {"worker": [f"{member.ip}:{member.port}" for member in ring.members]},
+            "task": {"type": "worker", "index": ring.rank},
+        }
+        return {"TF_CONFIG": json.dumps(config)}
