@@ -11,10 +11,12 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from children import PATIENCE, start
 from fiber.connection import wait
 
 pytestmark = [
+    pytest.mark.any_backend,
     pytest.mark.timeout(3600 if soak.is_full() else 120),
     pytest.mark.usefixtures("shared_runtime"),
 ]
@@ -126,7 +128,7 @@ def test_the_other_end_of_a_pipe_is_killed(lives):
         else:
             dying, end = start(talk, there), here
         there.close()
-        killer = threading.Timer(rng.uniform(0, 0.3), dying.kill)
+        killer = threading.Timer(rng.uniform(0, 0.3), strangers.kill, (dying,))
         killer.start()
         if lives == "with a third":
             results = fiber.Queue()
@@ -152,7 +154,7 @@ def test_the_only_writer_of_a_queue_is_killed(maxsize):
         dying = start(fill, numbers)
         # it is up once something came
         read = [numbers.get(timeout=PATIENCE)]
-        killer = threading.Timer(rng.uniform(0, 0.2), dying.kill)
+        killer = threading.Timer(rng.uniform(0, 0.2), strangers.kill, (dying,))
         killer.start()
         while True:
             # asked before looking: what it sent before its death may come a moment after it
@@ -190,7 +192,7 @@ def test_the_only_writer_of_a_queue_that_lives_with_it_is_killed(maxsize):
         for reader in readers:
             reader.start()
         time.sleep(rng.uniform(0, 0.2))
-        dying.kill()
+        strangers.kill(dying)
         for reader in readers:
             reader.join(PATIENCE)
         dying.join(PATIENCE)

@@ -6,7 +6,6 @@ them that is killed while they do. Everybody else must get what is documented, a
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -16,10 +15,12 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from children import PATIENCE, finish, start
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 
 pytestmark = [
+    pytest.mark.any_backend,
     pytest.mark.usefixtures("shared_runtime"),
     pytest.mark.timeout(3600 if soak.is_full() else 120),
 ]
@@ -31,7 +32,7 @@ def kill(child, rng):
     """Kill a child in a moment; once it is gone for certain."""
     # the pace is random, not waiting for anything: faults come when they come
     threading.Event().wait(rng.uniform(0, 0.05))
-    os.kill(child.pid, signal.SIGKILL)
+    strangers.kill(child)
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import warnings
@@ -13,11 +12,15 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from fiber import runtime
 from fiber.exceptions import HolderDiedWarning
 from transport_world import until
 
-pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 120)
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.timeout(3600 if soak.is_full() else 120),
+]
 
 ADDERS = 3
 PATIENCE = 60
@@ -28,7 +31,7 @@ def add(value, counts, holder, slot):
     warnings.simplefilter("ignore", HolderDiedWarning)
     while True:
         with value.get_lock():
-            holder.value = os.getpid()
+            holder.value = slot + 1
             counts[slot] += 1
             value.value += 1
             holder.value = 0
@@ -70,10 +73,10 @@ class Counting:
             return found[0]
 
         until(is_held, patience=PATIENCE)
-        slot = next(n for n, child in enumerate(self.children) if child.pid == found[0])
+        slot = found[0] - 1
         for _ in range(rng.randrange(2000)):
             pass
-        os.kill(found[0], signal.SIGKILL)
+        strangers.kill(self.children[slot])
         self.children[slot].join(PATIENCE)
         assert self.children[slot].exitcode == -signal.SIGKILL
         return slot

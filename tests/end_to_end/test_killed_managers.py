@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +14,7 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from fiber.managers import AsyncManager, SyncManager, gather
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 120)
@@ -78,6 +77,7 @@ def report(shared, reports):
     reports.put(call_in_many_ways(shared))
 
 
+@pytest.mark.any_backend
 def test_a_killed_manager_is_heard_of_by_everybody(shared_runtime):
     for current in soak.rounds("killed manager", 200, least=4):
         rng = random.Random(current.seed)
@@ -102,7 +102,7 @@ def test_a_killed_manager_is_heard_of_by_everybody(shared_runtime):
         for user in users:
             user.start()
         time.sleep(rng.uniform(0, 0.5))
-        os.kill(manager._process.pid, signal.SIGKILL)
+        strangers.kill(manager._process)
         found = [reports.get(timeout=60) for _ in users]
         for user in users:
             user.join(60)
@@ -130,12 +130,13 @@ class Simulators(AsyncManager):
 Simulators.register("Simulator", Simulator)
 
 
+@pytest.mark.any_backend
 def test_handles_of_a_killed_manager_end_and_those_of_others_go_on(shared_runtime):
     for current in soak.rounds("killed asynchronous manager", 200, least=4):
         rng = random.Random(current.seed)
         dying, living = Simulators(), Simulators()
         busy, idle, other = dying.Simulator(), dying.Simulator(), living.Simulator()
-        killer = threading.Timer(rng.uniform(0, 0.2), os.kill, (dying._process.pid, signal.SIGKILL))
+        killer = threading.Timer(rng.uniform(0, 0.2), strangers.kill, (dying._process,))
         killer.start()
         handles = [idle.wait(), *(busy.step(n) for n in range(100))]
         others = [other.step(n) for n in range(100)]
@@ -165,6 +166,7 @@ def take(own, queue, lock, condition, numbers):
     threading.Event().wait()
 
 
+@pytest.mark.any_backend
 def test_killed_users_cost_the_others_nothing(shared_runtime):
     """What they alone held dies, and what they waited for is for others."""
     with SyncManager() as manager:
@@ -183,7 +185,7 @@ def test_killed_users_cost_the_others_nothing(shared_runtime):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for user in users:
-            user.kill()
+            strangers.kill(user)
             user.join(60)
         while manager._number_of_objects() > before:
             assert time.monotonic() < deadline, manager._debug_info()

@@ -12,6 +12,7 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from fiber import runtime
 from transport_world import until
 
@@ -90,7 +91,7 @@ class Sharing:
         victim = self.maker if slot < 0 else self.readers[slot]
         for _ in range(rng.randrange(200_000)):
             pass
-        os.kill(victim.pid, signal.SIGKILL)
+        strangers.kill(victim)
         victim.join(PATIENCE)
         assert victim.exitcode == -signal.SIGKILL
         if slot < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -12,6 +11,7 @@ import pytest
 
 import fiber
 import soak
+import strangers
 from short_work import work
 
 ITEMS = 20_000
@@ -48,13 +48,13 @@ class Killer:
     def _run(self):
         # the pace is random, not waiting for anything: faults come when they come
         while not self.done and not self._stop.wait(self.rng.uniform(0.05, 0.25)):
-            workers = [process.pid for process in self.pool._pool if process.is_alive()]
+            workers = [process for process in self.pool._pool if process.is_alive()]
             if workers:
                 self.hit += self._send(self.rng.choice(workers))
 
-    def _send(self, pid):
+    def _send(self, worker):
         try:
-            os.kill(pid, self.signum)
+            strangers.send(worker, self.signum)
         except ProcessLookupError:
             return False
         return True
@@ -79,11 +79,13 @@ def maps_right_under(signum: int, full: int, name: str, note: Callable[..., None
     note(signal=int(signum), hit=killer.hit, maps=maps)
 
 
+@pytest.mark.any_backend
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
 def test_nothing_is_lost_when_workers_are_killed(record_property):
     maps_right_under(signal.SIGKILL, 1000, "kill", lambda **f: record_property("soak", f))
 
 
+@pytest.mark.any_backend
 @pytest.mark.timeout(7200 if soak.is_full() else 120)
 def test_nothing_is_lost_when_workers_are_stopped(record_property):
     maps_right_under(signal.SIGSTOP, 1000, "stop", lambda **f: record_property("soak", f))

@@ -1,0 +1,76 @@
+"""Remote processes are killed, connections dropped and links cut again and again during maps.
+
+The full count (``tox -e soak``) is 50 rounds of 4; results are right and no process is left.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import soak
+from maps import Maps
+
+FAULTS = 4
+LEASE = 6.0
+
+
+def kill_worker(host, rng):
+    """Kill one process of Fiber's jobs on a host, if there is one."""
+    found = [int(job.partition(":")[0]) for job in host.jobs() if "fiber.launch.job" in job]
+    if found:
+        # it may have ended since we looked
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(found), signal.SIGKILL)
+
+
+def drop(host, rng):
+    """End a host's connections; its sshd takes new ones."""
+    host.drop_sessions()
+
+
+def cut_shortly(host, rng):
+    """Cut a host's link for less than the lease, which nobody has to notice."""
+    host.cut()
+    time.sleep(rng.uniform(0, LEASE / 2))
+    host.restore()
+
+
+def cut_for_long(host, rng):
+    """Cut a host's link for longer than the lease; it comes back."""
+    host.cut()
+    time.sleep(LEASE + rng.uniform(1, 4))
+    host.restore()
+
+
+HOW = [kill_worker, kill_worker, drop, cut_shortly, cut_for_long]
+
+
+def left_on(world, seconds):
+    deadline = time.monotonic() + seconds
+    while (left := world.jobs()) and time.monotonic() < deadline:
+        # nobody tells of the end of processes that are no children of ours
+        time.sleep(0.05)
+    return left
+
+
+@pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
+def test_maps_are_right_whatever_fails_and_no_process_is_left(world, tmp_path):
+    environ = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
+    for current in soak.rounds("failing hosts", 50):
+        rng = random.Random(current.seed)
+        faults = []
+        with contextlib.closing(Maps(tmp_path, environ)) as maps:
+            for _ in range(FAULTS):
+                maps.wait_right()
+                time.sleep(rng.uniform(0, 1))
+                fault, host = rng.choice(HOW), rng.choice(world.hosts)
+                fault(host, rng)
+                faults.append(f"{fault.__name__} {host.name}")
+            maps.wait_right()
+            maps.end()
+        assert left_on(world, LEASE + 10.0) == []
+        current.note(faults=faults)
