@@ -15,6 +15,7 @@ from .store import Object
 
 __all__ = ["Container"]
 
+_NOT_STARTED = b"OCI runtime exec failed"
 _MESSAGE = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 
@@ -144,9 +145,16 @@ class _Process:
     def __init__(self, wire: Wire, path: str, channel: Channel, *, tty: bool) -> None:
         self._wire, self._path, self._channel = wire, path, channel
         self._parts = _pieces(channel, tty=tty)
+        self._begun = False
 
     async def read(self) -> tuple[int, bytes] | None:
-        return await anext(self._parts, None)
+        piece = await anext(self._parts, None)
+        if not self._begun and piece is not None and piece[1].startswith(_NOT_STARTED):
+            # the engine says so where the process would have written
+            identity = self._path.rpartition("/")[2]
+            raise EngineError(500, f'"{identity}": {piece[1].decode().strip()}')
+        self._begun = True
+        return piece
 
     async def write(self, data: bytes) -> None:
         self._channel.writer.write(data)

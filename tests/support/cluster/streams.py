@@ -117,12 +117,14 @@ class _Talk:
 
     async def _say(self, session: Session) -> Object:
 
-        while (piece := await session.read()) is not None:
-            channel, data = piece
-
-            if self._wanted.get(channel):
-                for start in range(0, len(data), _PIECE):
-                    await self._send(channel, data[start : start + _PIECE])
+        try:
+            while (piece := await session.read()) is not None:
+                channel, data = piece
+                if self._wanted.get(channel):
+                    for start in range(0, len(data), _PIECE):
+                        await self._send(channel, data[start : start + _PIECE])
+        except EngineError as error:
+            return _internal(error.message)
         if self._asked.subresource == "attach":
             return {"metadata": {}, "status": "Success"}
         code = await session.code()
@@ -187,7 +189,7 @@ def _bytes(message: Any, protocol: str) -> bytes:
 def _internal(text: str) -> Object:
     why = (
         "Internal error occurred: error executing command in container: failed to exec in "
-        f"container: failed to start exec: {text}"
+        f"container: failed to start exec {text}"
     )
     return {
         "metadata": {},
