@@ -1,0 +1,208 @@
+"""What each framework is told, by the variables that its own documentation names."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fiber import runtime
+from fiber.exceptions import FiberError, PluginClashError
+from fiber.hookspecs import hookimpl
+from fiber.plugins import load_plugins
+from fiber.ring import framework as basics
+from fiber.ring import frameworks
+from fiber.ring.framework import RingFramework
+from fiber.ring.frameworks import find_framework
+from fiber.ring.model import Member
+from fiber.ring.view import RingView
+
+
+def member(rank, host, local_rank, local_size, node):
+    return Member(
+        rank=rank,
+        ip=f"10.0.0.{node + 1}",
+        port=4000 + rank,
+        host=host,
+        local_rank=local_rank,
+        local_size=local_size,
+        node=node,
+        nodes=2,
+        interface="eth0",
+    )
+
+
+#: two ranks on the first host, one on the second
+MEMBERS = (member(0, "a", 0, 2, 0), member(1, "a", 1, 2, 0), member(2, "b", 0, 1, 1))
+
+
+def ring(rank):
+    return RingView(rank=rank, members=MEMBERS, restarts=2, round=4, name="r")
+
+
+def told(name, rank, **facts):
+    return find_framework(name).environ(ring(rank), facts)
+
+
+def test_whatever_the_framework_every_member_knows_its_place():
+    assert basics.common(ring(2)) == {
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "1",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "FIBER_RING_NAME": "r",
+        "FIBER_RING_ROUND": "4",
+        "FIBER_RING_RESTARTS": "2",
+    }
+
+
+def test_interfaces_are_named_as_gloo_and_nccl_read_them():
+    wishes = basics.preferences(ring(0))
+
+    assert (wishes["GLOO_SOCKET_IFNAME"], wishes["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
+    assert int(wishes["OMP_NUM_THREADS"]) >= 1
+
+
+def test_torch():
+    assert told("torch", 1, port=29) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_RUN_ID": "r.4",
+        "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "4000",
+        "PET_RDZV_ID": "r.4",
+    }
+
+
+def test_jax():
+    assert told("jax", 1) == {
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:4000",
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "1",
+    }
+
+
+def test_horovod():
+    found = told("horovod", 1, port=30)
+
+    assert found == {
+        "HOROVOD_HOSTNAME": "a",
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "3",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        # only the first host has a second rank
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "30",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    assert told("horovod", 2, port=30)["HOROVOD_CROSS_RANK"] == "1"
+
+
+def test_tensorflow():
+    assert json.loads(told("tensorflow", 2)["TF_CONFIG"]) == {
+        "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4001", "10.0.0.2:4002"]},
+        "task": {"type": "worker", "index": 2},
+    }
+
+
+def test_mxnet():
+    found = told("mxnet", 2)
+
+    assert (found["DMLC_PS_ROOT_URI"], found["DMLC_PS_ROOT_PORT"]) == ("10.0.0.1", "4000")
+    assert (found["DMLC_ROLE"], found["DMLC_NUM_WORKER"]) == ("worker", "3")
+
+
+def test_xgboost():
+    assert told("xgboost", 1, uri="10.0.0.1", port=31) == {
+        "DMLC_TRACKER_URI": "10.0.0.1",
+        "DMLC_TRACKER_PORT": "31",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_TASK_ID": "1",
+    }
+
+
+@pytest.mark.parametrize("name", ["mpi", "deepspeed"])
+def test_hostfiles_have_a_line_a_host_and_go_with_the_ring(name):
+    seen = ring(0)
+
+    path = Path(find_framework(name).enter(seen, {})["FIBER_RING_HOSTFILE"])
+
+    assert path.read_text() == "10.0.0.1 slots=2\n10.0.0.2 slots=1\n"
+    seen.close()
+    assert not path.exists()
+
+
+def test_mpi_has_the_other_syntax_too():
+    seen = ring(0)
+    path = Path(find_framework("mpi").enter(seen, {})["FIBER_RING_MACHINEFILE"])
+
+    assert path.read_text() == "10.0.0.1:2\n10.0.0.2:1\n"
+    seen.close()
+
+
+# -- those of others
+
+
+class Mine(RingFramework):
+    name = "mine"
+
+    def environ(self, ring, facts):
+        return {"MINE": str(ring.rank)}
+
+
+class Plugin:
+    def __init__(self, *offered):
+        self.offered = offered
+
+    @hookimpl
+    def fiber_ring_frameworks(self):
+        return self.offered
+
+
+def installed(monkeypatch, *plugins):
+    found = load_plugins(entry_points=[], extra=plugins)
+    monkeypatch.setattr(runtime.Runtime, "plugins", property(lambda _: found))
+    return found
+
+
+def test_a_plugin_offers_its_own(monkeypatch):
+    installed(monkeypatch, Plugin(Mine()))
+
+    assert isinstance(find_framework("mine"), Mine)
+    assert "torch" in frameworks.frameworks()
+
+
+def test_two_of_one_name_are_an_error(monkeypatch):
+    installed(monkeypatch, Plugin(Mine()), Plugin(Mine()))
+
+    with pytest.raises(PluginClashError, match="both offer the framework 'mine'"):
+        find_framework("mine")
+
+
+def test_a_plugin_that_offers_something_else_is_reported_and_harms_nobody(monkeypatch):
+    plugins = installed(monkeypatch, Plugin("torch"))
+
+    assert find_framework("jax").name == "jax"
+    assert any("RingFramework" in str(one.error) for one in plugins.broken)
+
+
+def test_an_unknown_one_is_told_with_those_that_are():
+    with pytest.raises(FiberError, match=r"no framework 'x' .* are deepspeed, horovod, jax, mpi"):
+        find_framework("x")
+
+
+def test_the_environment_of_tests_is_untouched():
+    assert "FIBER_RING_NAME" not in os.environ

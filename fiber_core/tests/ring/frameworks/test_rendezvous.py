@@ -1,0 +1,48 @@
+"""The key-value server that gloo's members meet at."""
+
+import urllib.error
+import urllib.request
+
+import pytest
+
+from fiber.ring.frameworks.rendezvous import Rendezvous
+
+
+@pytest.fixture
+def server():
+    found = Rendezvous("127.0.0.1")
+    yield found
+    found.close()
+
+
+def ask(server, method, path, data=None):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}{path}", data=data, method=method
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.read()
+
+
+def test_what_one_puts_another_gets(server):
+    ask(server, "PUT", "/global/0", b"here")
+
+    assert ask(server, "GET", "/global/0") == b"here"
+
+
+def test_what_nobody_put_is_not_found(server):
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(server, "GET", "/global/1")
+
+
+def test_who_leaves_may_still_be_asked_for(server):
+    ask(server, "PUT", "/global/0", b"here")
+    ask(server, "DELETE", "/global/0")
+
+    assert ask(server, "GET", "/global/0") == b"here"
+
+
+def test_two_have_two_ports(server):
+    other = Rendezvous("127.0.0.1")
+
+    assert other.port != server.port
+    other.close()

@@ -1,0 +1,99 @@
+"""Real frameworks in real rings: their collectives work, and a restart forms them anew."""
+
+import os
+import signal
+
+import pytest
+import require
+
+from fiber.experimental import Ring, current_ring
+
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture
+def torch():
+    require.need_module("torch")
+
+
+@pytest.fixture
+def jax():
+    require.need_module("jax")
+
+
+def reduce_in_torch(rank, size):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mine = torch.full((1000,), float(rank + 1))
+    dist.all_reduce(mine)
+    return mine[0].item(), dist.get_rank(), dist.get_world_size()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_torch_reduces_over_all_members(torch, size):
+    total = float(sum(range(1, size + 1)))
+
+    found = Ring(size, reduce_in_torch, framework="torch").run()
+
+    assert found == [(total, rank, size) for rank in range(size)]
+
+
+def test_torch_reduces_with_several_ranks_a_job(torch):
+    assert [one[0] for one in Ring(1, reduce_in_torch, framework="torch", slots=2).run()] == [3, 3]
+
+
+def test_torch_works_in_the_original_shape(torch):
+    def init(ring):
+        import torch.distributed as dist
+
+        os.environ["MASTER_ADDR"] = ring.members[0].ip
+        os.environ["MASTER_PORT"] = str(ring.members[0].port)
+        dist.init_process_group("gloo", rank=ring.rank, world_size=ring.size)
+
+    def func(rank, size):
+        import torch
+        import torch.distributed as dist
+
+        mine = torch.ones(1) * (rank + 1)
+        dist.all_reduce(mine)
+        return mine.item()
+
+    assert Ring(2, func, init).run() == [3.0, 3.0]
+
+
+def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):
+    def func(rank, size):
+        import torch
+        import torch.distributed as dist
+
+        ring = current_ring()
+        dist.init_process_group("gloo")
+        # whoever began anew is told by those who did not
+        done, total = ring.state or (0, 0.0)
+        while done < 6:
+            mine = torch.ones(1)
+            dist.all_reduce(mine)
+            done, total = done + 1, total + mine.item()
+            ring.commit((done, total), step=done)
+            if done == 3 and rank == 1 and ring.restarts == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return total, ring.restarts
+
+    assert Ring(2, func, framework="torch", max_restarts=2).run() == [(12.0, 1)] * 2
+
+
+def test_jax_gathers_from_all_members(jax):
+    def func(rank, size):
+        import jax
+        from jax.experimental import multihost_utils
+
+        found = multihost_utils.process_allgather(jax.numpy.array([jax.process_index()]))
+        return jax.process_count(), found.ravel().tolist()
+
+    assert Ring(2, func, framework="jax").run() == [(2, [0, 1])] * 2
