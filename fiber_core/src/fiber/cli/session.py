@@ -139,5 +139,6 @@ class Session:
             run_id=run_id,
             run_directory=directory,
             lease=self.config.lease,
+            image=self.config.image,
         )
         return load_backend(self.plugins, self.info.name, context)

@@ -26,6 +26,8 @@ class BackendContext:
     run_directory: str | None = None
     #: seconds of silence after which a supervisor or job is given up; None: the backend's own
     lease: float | None = None
+    #: image that was set for jobs, in which a check may look around; None: the backend's own
+    image: str | None = None
 
 
 @values.frozen(kw_only=True)

@@ -78,7 +78,7 @@ RULES = (
     ),
     Rule(
         resource="persistentvolumeclaims",
-        verbs=("get",),
+        verbs=("get", "list"),
         why="fiber doctor and fiber cp tell what is wrong with a claim",
         needed=False,
     ),

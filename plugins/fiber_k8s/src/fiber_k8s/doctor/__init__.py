@@ -1,0 +1,1 @@
+"""What ``fiber doctor k8s`` finds out: about the cluster, and from inside a pod of its own."""

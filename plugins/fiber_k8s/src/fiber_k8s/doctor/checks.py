@@ -1,0 +1,153 @@
+"""The doctor's round: the cluster, our rights, room and claims, then a pod that looks from inside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fiber.abc import ResourceProvider
+from fiber.exceptions import BackendError, FiberError
+from fiber.model import Check
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.doctor import inside
+from fiber_k8s.doctor.rights import ask, judge
+from fiber_k8s.quantities import read_quantity
+from fiber_k8s.rbac import rights
+
+if TYPE_CHECKING:
+    from fiber.abc import Backend
+
+__all__ = ["run_checks"]
+
+#: seconds by which clocks may differ: certificates of a run are valid from five minutes before
+_SKEW = 240.0
+
+
+def run_checks(
+    backend: Backend,
+    client: Client,
+    config: K8sConfig,
+    providers: Mapping[str, ResourceProvider],
+    run_id: str,
+    image: str | None,
+) -> Iterator[Check]:
+    """Check a cluster, one thing after the other; nothing is left of it.
+
+    Args:
+        backend: runs the pods.
+        client: the cluster.
+        config: settings.
+        providers: of devices, by kind.
+        run_id: what the pods belong to.
+        image: that jobs run in; None where it is the program's own.
+    """
+    try:
+        connection = client.connection
+        version = client.call("GET", "/version", "tell its version").get("gitVersion")
+    except FiberError as error:
+        fix = "see whether `kubectl cluster-info` works; set KUBECONFIG or FIBER_K8S_CONTEXT"
+        yield Check(name="cluster", ok=False, detail=str(error), fix=fix)
+        return
+    where = f"namespace {client.namespace}"
+    detail = f"{version} at {connection.host}, by {connection.origin}, {where}"
+    yield Check(name="cluster", ok=True, detail=detail)
+    yield _clock(client)
+    try:
+        allowed = ask(client, rights())
+    except BackendError as error:
+        fix = "see whether `kubectl auth can-i create pods` answers"
+        yield Check(name="rights", ok=False, detail=str(error), fix=fix)
+        return
+    in_pod = connection.inside is not None
+    account = _own_account(client) if in_pod else None
+    who = "this pod may" if in_pod else "you may"
+    yield from judge(allowed, who, client.namespace, account)
+    yield from _claims(client)
+    yield from _devices(client, providers)
+    needed = [right for right, yes in allowed.items() if right.rule.needed and not yes]
+    if needed:
+        # what follows would fail for that reason
+        return
+    yield from inside.run_checks(backend, client, config, run_id, image)
+
+
+def _clock(client: Client) -> Check:
+    apart = client.now() - time.time()
+    ahead = "ahead of" if apart > 0 else "behind"
+    return Check(
+        name="clock",
+        ok=abs(apart) < _SKEW,
+        detail=f"the cluster's is {abs(apart):.0f} s {ahead} ours" if apart else "as the cluster's",
+        fix="set this host's clock, best by NTP: certificates of a run are not valid elsewhere",
+    )
+
+
+def _own_account(client: Client) -> str:
+    inside_ = client.connection.inside
+    assert inside_ is not None
+    try:
+        pod = client.call(
+            "GET",
+            f"/api/v1/namespaces/{inside_.namespace}/pods/{inside_.pod}",
+            "read the program's own pod",
+        )
+    except ApiError:
+        return "default"
+    return str(pod["spec"].get("serviceAccountName") or "default")
+
+
+def _claims(client: Client) -> Iterator[Check]:
+    """What ``-v`` may name."""
+    path = client.path("persistentvolumeclaims")
+    try:
+        found = client.call("GET", path, "list claims").get("items") or ()
+    except ApiError as error:
+        yield Check(name="claims", ok=True, detail=f"not known: {error}")
+        return
+    lost = []
+    told = []
+    for claim in found:
+        name = claim["metadata"]["name"]
+        phase = str((claim.get("status") or {}).get("phase") or "Pending")
+        told.append(f"{name} {phase.lower()}")
+        if phase == "Lost":
+            lost.append(name)
+    waits = any(one.endswith(" pending") for one in told)
+    more = "; one that is pending may be bound by the first pod that uses it" if waits else ""
+    yield Check(
+        name="claims",
+        ok=not lost,
+        detail=(", ".join(told) or "none in this namespace") + more,
+        fix=f"kubectl describe pvc {' '.join(lost)}",
+    )
+
+
+def _devices(client: Client, providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
+    """What nodes have to give; there need be none."""
+    try:
+        nodes = client.call("GET", "/api/v1/nodes", "list nodes").get("items") or ()
+    except ApiError:
+        detail = "not known: nodes may not be listed (fiber k8s rbac --nodes lets them be)"
+        yield Check(name="nodes", ok=True, detail=detail)
+        return
+    sums: dict[str, float] = {}
+    for node in nodes:
+        if (node.get("spec") or {}).get("unschedulable"):
+            continue
+        for key, text in ((node.get("status") or {}).get("allocatable") or {}).items():
+            sums[key] = sums.get(key, 0.0) + read_quantity(text)
+    room = (
+        f"{sums.get('cpu', 0):g} CPUs, {int(sums.get('memory', 0)) >> 20} MB of memory allocatable"
+    )
+    yield Check(name="nodes", ok=bool(nodes), detail=f"{len(nodes)}: {room}", fix="add a node")
+    for kind, provider in sorted(providers.items()):
+        count = sums.get(provider.device_class)
+        detail = (
+            f"{count:g} {provider.device_class} allocatable"
+            if count is not None
+            else f"no node offers {provider.device_class}; where one has such devices, its device "
+            "plugin is not installed"
+        )
+        yield Check(name=f"{kind} devices", ok=True, detail=detail)

@@ -1,0 +1,252 @@
+"""The doctor looks at a cluster from outside and from inside a pod, and says what mends it."""
+
+import contextlib
+import json
+
+import pytest
+
+from cluster import Act, Cluster
+from fiber.model import BackendContext
+from fiber.resources.nvidia import NvidiaProvider
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.client import ApiError
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.doctor import inside
+from fiber_k8s.doctor.probe import MARK
+from fiber_k8s.rbac import RULES, rights
+
+VERSION = inside.metadata.version("fiber-core")
+VERSIONS = {"fiber-core": VERSION, "fiber-k8s": VERSION}
+
+
+class Pods:
+    """What the probe tells in the pods of a test."""
+
+    def __init__(self):
+        self.act = None
+        self.found = {}
+
+    def will(self, **found):
+        self.act = None
+        self.found = {
+            "python": "3.12.1",
+            "executable": "/usr/bin/python3",
+            "versions": VERSIONS,
+            "failure": "",
+            "account": "",
+            "allowed": [True] * len(rights()),
+            "port": 4711,
+            "dialled": "",
+            **found,
+        }
+
+    def __call__(self, pod):
+        if self.act is not None:
+            return self.act
+        listens = pod["spec"]["containers"][0]["command"][-1] == "listen"
+        kept = {
+            key: value
+            for key, value in self.found.items()
+            if key != ("dialled" if listens else "port")
+        }
+        log = "a word of the image's\n" + MARK + json.dumps(kept) + "\n"
+        return Act(log=log, code=None if listens else 0)
+
+
+@pytest.fixture(scope="module")
+def pods():
+    return Pods()
+
+
+@pytest.fixture(scope="module")
+def cluster(pods):
+    with Cluster.start(script=pods) as made:
+        made.add_gpus(2)
+        yield made
+
+
+@pytest.fixture
+def doctor(cluster, pods, tmp_path):
+    """Ask the doctor as a user; what it says by the names of its checks, and all is gone then."""
+    pods.will()
+
+    def ask(user="admin", image="train:1", **settings):
+        path = cluster.write_kubeconfig(tmp_path / "config", user=user)
+        context = BackendContext(
+            config=K8sConfig(kubeconfig=str(path), **settings),
+            providers={"gpu": NvidiaProvider()},
+            run_id="0a1b2c3d",
+            image=image,
+        )
+        backend = K8sBackend(context)
+        try:
+            found = {check.name: check for check in backend.check()}
+            # who may not delete has nothing to delete
+            with contextlib.suppress(ApiError):
+                backend.cleanup("0a1b2c3d")
+        finally:
+            backend.close()
+        cluster.wait_for("pods", lambda there: not there)
+        return found
+
+    return ask
+
+
+def failed(found):
+    return {name for name, check in found.items() if not check.ok}
+
+
+class TestFromOutside:
+    def test_a_sound_cluster_has_nothing_to_mend(self, doctor):
+        found = doctor()
+
+        assert failed(found) == set()
+        assert "namespace default" in found["cluster"].detail
+        assert found["gpu devices"].detail == "2 nvidia.com/gpu allocatable"
+        assert found["nodes"].detail == "1: 4 CPUs, 8192 MB of memory allocatable"
+
+    def test_each_right_that_is_missing_is_told_with_what_grants_it(self, doctor, cluster):
+        rules = [
+            {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+            for rule in RULES
+            if rule.resource not in {"secrets", "pods/exec"}
+        ]
+        user = cluster.add_account("partly", rules)
+
+        found = doctor(user)
+
+        assert failed(found) == {"you may: secrets"}
+        check = found["you may: secrets"]
+        assert check.detail.startswith("not allowed: create, delete (the key of a run")
+        assert check.fix == "fiber k8s rbac --namespace default --user YOU | kubectl apply -f -"
+        # that one is not needed
+        assert found["you may: pods/exec"].detail.endswith("only for fiber exec and fiber cp")
+        assert found["nodes"].detail.startswith("not known")
+        # no pod is tried where that must fail
+        assert inside._POD not in found
+
+    def test_the_list_of_rights_is_enough(self, doctor, cluster):
+        rules = [
+            {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+            for rule in RULES
+        ]
+
+        assert failed(doctor(cluster.add_account("enough", rules))) == set()
+
+    def test_a_cluster_that_does_not_answer_is_all_that_is_told(self, doctor, cluster):
+        with cluster.outage():
+            found = doctor_alone(cluster)
+
+        assert list(found) == ["cluster"]
+        assert "kubectl cluster-info" in found["cluster"].fix
+
+    def test_a_clock_that_is_wrong_is_told(self, doctor, monkeypatch):
+        monkeypatch.setattr("fiber_k8s.client.Client.now", lambda _: 0.0)
+
+        assert failed(doctor()) == {"clock"}
+
+    def test_claims_are_listed(self, doctor, cluster):
+        claim = {
+            "metadata": {"name": "nfs"},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        cluster.create("persistentvolumeclaims", claim)
+
+        assert doctor()["claims"].detail.startswith("nfs ")
+
+
+class TestFromInside:
+    def test_the_image_is_looked_into(self, doctor):
+        found = doctor()
+
+        assert found["python in the image"].detail == "3.12.1, /usr/bin/python3"
+        assert found["fiber in the image"].detail.endswith(", as here")
+        assert found["pods reach each other"].ok
+
+    def test_without_an_image_it_says_how_to_name_one(self, doctor):
+        found = doctor(image=None)
+
+        assert failed(found) == {"image"}
+        assert "FIBER_IMAGE=NAME fiber doctor k8s" in found["image"].fix
+
+    @pytest.mark.parametrize(
+        "change,told",
+        [
+            ({"failure": "ModuleNotFoundError: No module named 'fiber'"}, "No module named"),
+            ({"versions": {"fiber-core": "0.0.1", "fiber-k8s": ""}}, "fiber-core 0.0.1"),
+        ],
+    )
+    def test_an_image_without_this_fiber_is_told_what_to_add(self, doctor, pods, change, told):
+        pods.will(**change)
+
+        found = doctor()
+
+        assert failed(found) == {"fiber in the image"}
+        assert told in found["fiber in the image"].detail
+        wanted = f"RUN python3 -m pip install fiber-core=={VERSION} fiber-k8s=={VERSION}"
+        assert found["fiber in the image"].fix.endswith(wanted)
+
+    def test_rights_of_the_pods_account_are_told(self, doctor, pods):
+        pods.will(allowed=[right.rule.resource != "leases" for right in rights()])
+
+        found = doctor()
+
+        assert failed(found) == {"default may: leases"}
+        assert "--service-account default" in found["default may: leases"].fix
+
+    def test_a_cluster_that_pods_cannot_reach_is_told(self, doctor, pods):
+        pods.will(account="timed out", allowed=None)
+
+        found = doctor()
+
+        assert failed(found) == {"the cluster from inside a pod"}
+        assert found["the cluster from inside a pod"].detail == "timed out"
+
+    def test_traffic_that_does_not_come_through_is_told(self, doctor, pods):
+        pods.will(dialled="timed out")
+
+        found = doctor()
+
+        assert failed(found) == {"pods reach each other"}
+        assert "networkpolicy" in found["pods reach each other"].fix
+
+    @pytest.mark.parametrize(
+        "act,detail,fix",
+        [
+            (
+                Act(code=127, log="sh: python3: not found\n"),
+                "python3: not found",
+                "FIBER_K8S_PYTHON",
+            ),
+            (
+                Act(refused=("ErrImagePull", "train:1: not found")),
+                "train:1: not found",
+                "FIBER_K8S_PULL_SECRETS",
+            ),
+        ],
+    )
+    def test_a_pod_that_does_not_start_is_told_with_why(self, doctor, pods, act, detail, fix):
+        pods.act = act
+
+        found = doctor(image_timeout=0.1)
+
+        assert failed(found) == {inside._POD}
+        assert detail in found[inside._POD].detail
+        assert fix in found[inside._POD].fix
+
+    def test_a_pod_that_no_node_takes_is_told_in_the_schedulers_words(self, doctor):
+        found = doctor(node_selector=("pool=none",), unschedulable_timeout=0.1)
+
+        assert failed(found) == {inside._POD}
+        assert "node affinity/selector" in found[inside._POD].detail
+
+
+def doctor_alone(cluster):
+    backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(cluster.kubeconfig))))
+    try:
+        return {check.name: check for check in backend.check()}
+    finally:
+        backend.close()
