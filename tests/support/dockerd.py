@@ -128,7 +128,10 @@ def _bridge() -> Iterator[tuple[str, int]]:
     """A bridge of a name and a network that nobody else has."""
     for number in range(1, 250):
         name = f"fiber{number}"
-        if _ip("link", "add", name, "type", "bridge").returncode == 0:
+        # an address of its own: a bridge without one takes that of some port, so another one with each
+        # container that comes or goes, and what the others send to the old one is lost
+        own = ("address", f"02:fb:0a:e7:00:{number:02x}")
+        if _ip("link", "add", name, *own, "type", "bridge").returncode == 0:
             break
     else:
         msg = f"no bridge can be made: {_ip('link', 'add', 'fiber1', 'type', 'bridge').stderr}"

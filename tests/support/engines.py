@@ -8,6 +8,7 @@ and process ids, those with the mark ``one_host`` and those that use ``tmp_path`
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import sys
 import tempfile
@@ -55,8 +56,16 @@ def docker() -> Iterator[Mapping[str, str]]:
     from require import need
 
     need("docker", dockerd.missing())
+    # where pytest makes the folders of tests, so that children write into them
+    folders = os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+    shared = Path(folders, f"pytest-of-{getpass.getuser()}")
+    shared.mkdir(mode=0o700, exist_ok=True)
     with dockerd.started() as engine:
-        yield {"DOCKER_HOST": engine.url, "FIBER_IMAGE": engine.image}
+        yield {
+            "DOCKER_HOST": engine.url,
+            "FIBER_IMAGE": engine.image,
+            "FIBER_DOCKER_VOLUMES": f"{shared}:{shared}",
+        }
 
 
 @contextlib.contextmanager
@@ -68,8 +77,8 @@ def ssh() -> Iterator[Mapping[str, str]]:
         yield world.environ(slots=8)
 
 
-#: engines whose jobs see this machine's files, whatever their backends promise
-HERE = frozenset({"local", "far", "ssh"})
+#: engines whose jobs see the files of tests, whatever their backends promise
+HERE = frozenset({"local", "far", "docker", "ssh"})
 ENGINES: Mapping[str, Engine] = {"local": local, "far": far, "docker": docker, "ssh": ssh}
 
 

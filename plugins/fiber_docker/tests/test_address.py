@@ -61,10 +61,23 @@ def test_another_one_that_was_set_is_told_to_jobs():
     assert where(Facts(address="nat.example")) == ("tls+tcp://0.0.0.0:0", "nat.example")
 
 
-def test_an_interface_that_is_down_is_none():
+def test_a_bridge_that_has_no_container_yet_is_down_and_meant_all_the_same():
     down = Interface(name="docker0", address="172.17.0.1", is_up=False)
 
     found = where(Facts(gateways=("172.17.0.1",)), (LOOPBACK, down, ETHERNET))
+
+    assert found == ("tls+tcp://172.17.0.1:0", None)
+
+
+def test_another_interface_that_is_down_is_none():
+    down = Interface(name="eth1", address="198.51.100.7", is_up=False)
+
+    assert where(Facts(), (LOOPBACK, down, ETHERNET)) == ("tls+tcp://192.0.2.7:0", None)
+
+
+@pytest.mark.parametrize("another", [{"rootless": True}, {"route": "192.0.2.7"}])
+def test_the_bridge_of_another_engine_may_have_the_same_address(another):
+    found = where(Facts(gateways=("172.17.0.1",), **another))
 
     assert found == ("tls+tcp://192.0.2.7:0", None)
 

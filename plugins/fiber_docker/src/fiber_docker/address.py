@@ -30,6 +30,8 @@ class Facts:
     gateways: tuple[str, ...] = ()
     #: True where the engine runs in a virtual machine that forwards to this host's loopback
     desktop: bool = False
+    #: True where the engine's networks are in a namespace of its user's
+    rootless: bool = False
     #: the address of this host from which the engine was asked, where it is on another host
     route: str | None = None
     #: the image that this process runs in, where it is in a container itself
@@ -48,8 +50,14 @@ def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:
         if facts.address in mine:
             return _at(facts.address)
         return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=facts.address)
-    for address in (*facts.own, *facts.gateways):
-        if address in mine:
+    # another engine's bridge may have the same address
+    gateways = (
+        () if facts.rootless or facts.route not in (None, "127.0.0.1", "::1") else facts.gateways
+    )
+    # a bridge is down while it has no container
+    bridges = {interface.address.partition("%")[0] for interface in interfaces}
+    for address in (*facts.own, *gateways):
+        if address in bridges:
             return _at(address)
     if facts.desktop:
         return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", advertise_host=DESKTOP_HOST)

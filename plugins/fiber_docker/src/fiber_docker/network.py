@@ -61,6 +61,7 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
         address=config.address,
         gateways=tuple(_gateways(client, config.network or _DEFAULT)),
         desktop="desktop" in str(info.get("OperatingSystem", "")).lower(),
+        rootless=any("rootless" in str(word) for word in info.get("SecurityOptions") or ()),
         route=_route(client.url),
         image=image,
     )
