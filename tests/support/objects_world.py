@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from fiber.exceptions import PeerLostError
+from fiber.launch.ways import Ways
 from fiber.objects.address import Kind
 from fiber.objects.bell import Bell
 from fiber.objects.channel import Channel
@@ -43,6 +44,8 @@ class Node:
         self.directory = folder
         self.config = SimpleNamespace(linger=linger, max_frame=wire.MAX_FRAME)
         self.reactor = Reactor(f"test-{ident}")
+        self.instructions = None
+        self.ways = Ways(self)  # type: ignore[arg-type] # it has what they ask of it
         self.endpoint = Endpoint(RUN, self.hello, self.reactor)
         self.endpoint.listen(address("ipc", folder))
         self._targets = itertools.count(1)

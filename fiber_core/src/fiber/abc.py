@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fiber.exceptions import CapabilityError
 
 if TYPE_CHECKING:
+    import socket
     from typing import BinaryIO
 
     from fiber.model import (
@@ -161,6 +162,22 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def reach(self, job: Job) -> Reach:
         """How the job and the process that submitted it meet."""
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """Open a byte stream to where ``FIBER_REACH`` of a running job says ``streams:WHERE``.
+
+        For jobs that cannot dial the process that submitted them, whose ``reach`` is ``REVERSED``:
+        the core keeps a few such streams open in each job, and carries connections over them.
+
+        Returns:
+            A connected stream socket, which the caller closes: one end of a pair, say, whose other
+            end the backend copies to and from the platform. It ends where the stream ends.
+
+        Raises:
+            BackendUnavailableError: it cannot be opened now; the core tries again while the job
+                runs.
+        """
+        raise CapabilityError(self.name, "streams", "open_stream")
 
     @abc.abstractmethod
     def check(self) -> Iterable[Check]:

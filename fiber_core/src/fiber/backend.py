@@ -11,6 +11,7 @@ from fiber.exceptions import BackendError, FiberError, PluginError
 from fiber.model import BackendClaim, BackendContext, BackendInfo
 
 if TYPE_CHECKING:
+    from fiber.runtime import Runtime
     from fiber.config import Config
     from fiber.plugins import Plugins
 
@@ -70,6 +71,22 @@ def choose_backend(
     for name in detected:
         return plugins.find_backend(name)
     return _default(plugins)
+
+
+def backend_of_run(runtime: Runtime) -> Backend:
+    """The chosen backend of a run, loaded.
+
+    Raises:
+        BackendError: it cannot be loaded.
+    """
+    context = BackendContext(
+        config=runtime.config.settings,
+        providers=runtime.plugins.providers(),
+        run_id=runtime.run_id,
+        run_directory=str(runtime.directory),
+        lease=runtime.config.lease,
+    )
+    return load_backend(runtime.plugins, runtime.info.name, context)
 
 
 def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backend:

@@ -13,10 +13,11 @@ from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.backend import choose_backend, load_backend, load_settings, open_backend
+from fiber.backend import backend_of_run, choose_backend, load_settings, open_backend
 from fiber.exceptions import FiberError
+from fiber.launch.ways import Ways
 from fiber.logs import configure_logging
-from fiber.model import BackendContext, JobSpec
+from fiber.model import JobSpec
 from fiber.transport import fork
 from fiber.transport.identity import Credentials
 
@@ -133,6 +134,8 @@ class Runtime:
         self._reactor: Reactor | None = None
         self._endpoint: Endpoint | None = None
         self._launcher: Launcher | None = None
+        #: how this process is reached and reaches others
+        self.ways = Ways(self)
         self._clients: Clients | None = None
         self._parts: list[Any] = []
         self._finalizer: util.Finalize | None = None
@@ -242,14 +245,7 @@ class Runtime:
         with self._lock:
             if self._backend is None:
                 self._refuse_if_closed()
-                context = BackendContext(
-                    config=self.config.settings,
-                    providers=self.plugins.providers(),
-                    run_id=self.run_id,
-                    run_directory=str(self.directory),
-                    lease=self.config.lease,
-                )
-                self._backend = load_backend(self.plugins, self.info.name, context)
+                self._backend = backend_of_run(self)
             return self._backend
 
     def backend_named(self, name: str) -> Backend:
@@ -296,14 +292,7 @@ class Runtime:
         with self._lock:
             if self._endpoint is None:
                 self._refuse_if_closed()
-                from fiber.launch.address import choose_address
-                from fiber.transport.endpoint import Endpoint
-
-                endpoint = Endpoint(
-                    self._credentials, self.hello, self.reactor, max_frame=self.config.max_frame
-                )
-                endpoint.listen(choose_address(self))
-                self._endpoint = endpoint
+                self._endpoint = self.ways.open_endpoint()
             return self._endpoint
 
     @property
@@ -330,7 +319,7 @@ class Runtime:
             if self._clients is None:
                 from fiber.transport.clients import Clients
 
-                self._clients = Clients(self._connect, getattr(self.instructions, "forwards", {}))
+                self._clients = Clients(self._connect, self.ways.way)
             clients = self._clients
         return clients.get(url)
 
@@ -358,6 +347,7 @@ class Runtime:
     def submit(self, spec: JobSpec) -> Job:
         """Submit a job through the hook, so that plugins may wrap it."""
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
+        self.ways.submitted(spec, job)
         return job
 
     def notify(self, hook: str, **facts: Any) -> None:
@@ -380,13 +370,13 @@ class Runtime:
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
-        parts: list[Any] = [self._endpoint, self._clients, self._launcher, self._backend]
+        first = (self._endpoint, self.ways, self._clients, self._launcher, self._backend)
         # the last one is closed first, and each whatever becomes of the others
         with contextlib.ExitStack() as stack:
             stack.callback(self._is_closed)
             if self._reactor is not None:
                 stack.callback(self._reactor.stop)
-            for part in (*parts, *self._others.values(), *self._parts):
+            for part in (*first, *self._others.values(), *self._parts):
                 if part is not None:
                     stack.callback(part.close)
 

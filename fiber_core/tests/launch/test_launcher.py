@@ -75,6 +75,7 @@ class FakeRuntime:
         self.reactor = FakeReactor()
         self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=self._serve)
         self.hello = SimpleNamespace(host="here")
+        self.ways = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
             max_frame=2**22,
             image="an-image",

@@ -116,7 +116,7 @@ def test_what_cannot_be_reached_is_dialled_where_it_is_forwarded():
         asked.append(address)
         return Stub(address)
 
-    clients = Clients(connect, {"far": "near"})
+    clients = Clients(connect, lambda url: {"far": "near"}.get(url, url))
 
     assert clients.get("far") is clients.get("near")
     assert asked == ["near"]

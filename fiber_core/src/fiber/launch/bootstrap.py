@@ -65,6 +65,8 @@ class Instructions:
     elsewhere: bool = False
     #: what to dial in place of addresses that this host cannot reach
     forwards: Mapping[str, str] = values.field(factory=dict)
+    #: True where the job's supervisor knows ways to what cannot be dialled from there
+    landing: bool = False
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""

@@ -178,6 +178,8 @@ class JobSpec:
     log_prefix: bool = False
     #: where the process that submits it listens; for backends that forward to it
     urls: tuple[str, ...] = ()
+    #: what the core calls its processes within the run; None for programs that are none of ours
+    ident: str | None = None
 
 
 @values.frozen(kw_only=True)
@@ -232,6 +234,8 @@ class Capabilities:
     fork: bool = False
     #: SUSPENDED is noticed and reported
     suspend: bool = False
+    #: ``open_stream`` opens byte streams into jobs
+    streams: bool = False
     #: jobs run on the submitter's own host and see its file system
     same_host: bool = False
 
@@ -257,7 +261,8 @@ class ReachKind(enum.Enum):
 
     #: the job dials its parent's listener
     DIRECT = "direct"
-    #: the backend opens a stream to the job and the core forwards over it
+    #: the job's side cannot dial: the backend forwards a port there, or opens streams into the job
+    #: over which the core carries connections
     REVERSED = "reversed"
     #: they cannot meet
     NONE = "none"

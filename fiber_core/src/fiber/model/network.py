@@ -47,3 +47,6 @@ class ListenAddress:
     bind_url: str
     #: host that peers dial, where it differs from the bound one (``tls+tcp`` and ``tcp`` only)
     advertise_host: str | None = None
+    #: True where no job can dial it: jobs come over streams that the backend opens into them
+    #: (:meth:`fiber.abc.Backend.open_stream`)
+    routed: bool = False

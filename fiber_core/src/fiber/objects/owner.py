@@ -188,7 +188,7 @@ class Owner:
         return client
 
     def _dial(self) -> Client:
-        for url in () if self._failed else self.urls:
+        for url in () if self._failed else self._store.best(self.urls):
             try:
                 self._client = self._store.client(url)
             except TransportError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber import runtime, values
@@ -102,6 +102,10 @@ class Store:
     def client(self, url: str) -> Client:
         """The connection to another process."""
         return self.realms.client(url) if realm_of(url) else self.node.client(url)
+
+    def best(self, urls: Sequence[str]) -> Sequence[str]:
+        """An owner's addresses in the order in which they are tried from here."""
+        return self.node.ways.best(urls)
 
     def call_soon(self, action: Callable[[], Any]) -> None:
         """Have something done on the handler thread; takes no lock."""

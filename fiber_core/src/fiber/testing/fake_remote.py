@@ -8,14 +8,16 @@ of an end themselves, as on one engine.
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from fiber.abc import Backend
-from fiber.exceptions import CapabilityError
+from fiber.exceptions import BackendUnavailableError, CapabilityError
 from fiber.hookspecs import hookimpl
 from fiber.model import (
     BackendContext,
@@ -24,6 +26,7 @@ from fiber.model import (
     Job,
     JobSpec,
     ListenAddress,
+    Peers,
     Reach,
     ReachKind,
 )
@@ -33,7 +36,9 @@ from fiber.testing.fakes import FakeBackend
 __all__ = ["REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
 
 #: what works on the remote fake
-REMOTE_CAPABILITIES = Capabilities(logs=True, follow_logs=True, detached=True, suspend=True)
+REMOTE_CAPABILITIES = Capabilities(
+    logs=True, follow_logs=True, detached=True, suspend=True, streams=True
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +51,8 @@ class FarConfig:
     python: str = attrs.field(default=sys.executable, metadata={"help": "the host's Python"})
     #: folders from which that Python imports besides its own
     path: str = attrs.field(default="", metadata={"help": "the host's PYTHONPATH"})
+    #: True where nobody there can dial, nor be dialled: streams are opened into jobs
+    streams: bool = attrs.field(default=False, metadata={"help": "jobs are reached by streams"})
     #: a port on the job's side that is forwarded to the parent's
     forwarded: str = attrs.field(default="", metadata={"help": "host:port where jobs dial"})
 
@@ -62,6 +69,8 @@ class RemotePlatform(FakePlatform):
     def __init__(self, config: FarConfig) -> None:
         super().__init__()
         self._config = config
+        self._landings: dict[str, int] = {}
+        self._choosing = threading.Lock()
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """What this host has, and what the spec says."""
@@ -72,7 +81,32 @@ class RemotePlatform(FakePlatform):
             own["PYTHONPATH"] = config.path
         if config.forwarded:
             own["FIBER_REACH"] = config.forwarded
+        if config.streams:
+            own["FIBER_REACH"] = f"streams:127.0.0.1:{self._landing(spec)}"
         return {**own, **spec.env}
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """A stream into a job.
+
+        Raises:
+            OSError: nobody listens there yet, or any more.
+        """
+        spec = self.find(job).spec
+        made = socket.create_connection(("127.0.0.1", self._landing(spec)), timeout=5)
+        if made.getsockname() == made.getpeername():
+            # where nobody listens, the system may connect a port to itself
+            made.close()
+            raise ConnectionRefusedError
+        return made
+
+    def _landing(self, spec: JobSpec) -> int:
+        with self._choosing:
+            key = spec.ident or spec.name
+            if key not in self._landings:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    self._landings[key] = probe.getsockname()[1]
+            return self._landings[key]
 
     def program(self, spec: JobSpec, index: int) -> Sequence[str]:
         """The argv; the core's jobs run in this host's Python."""
@@ -105,9 +139,23 @@ class FakeRemoteBackend(FakeBackend):
         """Directly, or by what the platform forwards."""
         self.platform.find(job)
         config = self._context.config
+        if isinstance(config, FarConfig) and config.streams:
+            return Reach(ReachKind.REVERSED, "its connections are carried over streams")
         if isinstance(config, FarConfig) and config.forwarded:
             return Reach(ReachKind.REVERSED, f"{config.forwarded} is forwarded to the parent")
         return Reach(ReachKind.DIRECT, "by TLS over loopback")
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """A stream to the landing of a job."""
+        platform = self.platform
+        if not isinstance(platform, RemotePlatform) or not platform.available:
+            msg = "the remote fake does not answer"
+            raise BackendUnavailableError(msg)
+        try:
+            return platform.open_stream(job)
+        except OSError as error:
+            msg = f"no stream into {job.name} can be opened: {error}"
+            raise BackendUnavailableError(msg) from error
 
 
 class _NearbyBackend(FakeRemoteBackend):
@@ -143,8 +191,9 @@ def _config(context: BackendContext) -> FarConfig:
 
 
 @hookimpl
-def fiber_listen_address(backend: str) -> ListenAddress | None:
+def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
     """TLS over loopback."""
     if backend not in ("far", "nearby"):
         return None
-    return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+    routed = isinstance(peers.config, FarConfig) and peers.config.streams
+    return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=routed)

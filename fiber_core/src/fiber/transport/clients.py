@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from fiber.exceptions import PeerLostError
 from fiber.transport.client import Client
@@ -18,14 +18,14 @@ class Clients:
 
     Args:
         connect: makes the connection to an address.
-        forwards: what is dialled in place of addresses that cannot be reached from here.
+        way: what is dialled in place of an address; raises TransportError where nothing can be.
     """
 
     def __init__(
-        self, connect: Callable[[str], Client], forwards: Mapping[str, str] | None = None
+        self, connect: Callable[[str], Client], way: Callable[[str], str] = lambda url: url
     ) -> None:
         self._connect = connect
-        self._forwards = forwards or {}
+        self._way = way
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
         # as long as somebody dials
@@ -41,7 +41,7 @@ class Clients:
             TransportError: nobody listens there.
             PeerLostError: this process is ending.
         """
-        address = self._forwards.get(address, address)
+        address = self._way(address)
         found = self._found(address)
         if found is not None:
             return found

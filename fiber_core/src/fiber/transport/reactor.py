@@ -37,7 +37,7 @@ class Timer:
 class _Interest:
     """What to call for a descriptor."""
 
-    read: Callable[[], Any]
+    read: Callable[[], Any] | None
     write: Callable[[], Any] | None = None
 
 
@@ -101,6 +101,18 @@ class Reactor:
         interest = self._selector.get_key(fd).data
         interest.write = None
         self._selector.modify(fd, selectors.EVENT_READ, interest)
+
+    def watch(
+        self, fd: int, read: Callable[[], Any] | None, write: Callable[[], Any] | None
+    ) -> None:
+        """On the reactor's thread: what to call for ``fd`` from now on; nothing forgets it."""
+        events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
+        if not events:
+            self._forget(fd)
+        elif fd in self._selector.get_map():
+            self._selector.modify(fd, events, _Interest(read, write))
+        else:
+            self._selector.register(fd, events, _Interest(read, write))
 
     def remove_reader(self, fd: int) -> None:
         """Forget ``fd``; when this returns its action is not called any more.
@@ -184,7 +196,7 @@ class Reactor:
             while not self._stopping:
                 for key, events in self._selector.select(self._timeout()):
                     interest = key.data
-                    if events & selectors.EVENT_READ:
+                    if events & selectors.EVENT_READ and interest.read is not None:
                         self._call(interest.read)
                     if events & selectors.EVENT_WRITE and interest.write is not None:
                         self._call(interest.write)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
-from fiber.exceptions import FiberError
+from fiber.exceptions import FiberError, StartError
 from fiber.launch.bootstrap import PRELOAD
-from fiber.launch.job.orders import REACH, Orders
+from fiber.launch.job.orders import REACH, STREAMS, Orders
 from fiber.launch.job.server import JobServer
 from fiber.launch.private import read_private
 from fiber.launch.supervisor import kernel
@@ -15,6 +16,10 @@ from fiber.launch.supervisor.child import become
 from fiber.launch.supervisor.main import fill_standard_descriptors, raise_descriptor_limit
 from fiber.launch.supervisor.preload import preload
 from fiber.launch.supervisor.spawn import InChild
+from fiber.transport.ferry.routes import is_route
+
+if TYPE_CHECKING:
+    from fiber.transport.ferry.landing import Landing
 
 __all__ = ["REFUSED", "main"]
 
@@ -30,7 +35,7 @@ def main() -> int:
     """Be the supervisor; return the exit code for engines that see nothing else."""
     fill_standard_descriptors()
     try:
-        orders = Orders.decode(read_private()).by_way_of(os.environ.pop(REACH, ""))
+        orders, landing = _reaching(Orders.decode(read_private()), os.environ.pop(REACH, ""))
     except FiberError as error:
         return refuse(str(error))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -39,7 +44,7 @@ def main() -> int:
     limit = raise_descriptor_limit()
     unix = orders.instructions.urls[0].startswith("unix:")
     preload((*PRELOAD, *(() if unix else _TRANSPORT)))
-    server = JobServer(orders, descriptor_limit=limit)
+    server = JobServer(orders, landing=landing, descriptor_limit=limit)
     try:
         server.serve()
     except InChild as child:
@@ -49,6 +54,28 @@ def main() -> int:
         return _code(server)
     del server
     become(plan)
+
+
+def _reaching(orders: Orders, reach: str) -> tuple[Orders, Landing | None]:
+    """How the parent is reached, as the backend says."""
+    told = orders.instructions
+    if reach.startswith(STREAMS):
+        from fiber.transport.ferry.landing import Landing
+
+        landing = Landing(
+            reach.removeprefix(STREAMS),
+            key=told.credentials.key,
+            ident=told.ident,
+            patience=orders.lease,
+        )
+        return orders.by_landing(landing.way), landing
+    if all(is_route(url) for url in told.urls):
+        msg = (
+            f"the parent cannot be dialled, and the backend does not say by {REACH} where it opens "
+            "streams into this job"
+        )
+        raise StartError(msg)
+    return orders.by_way_of(reach), None
 
 
 def refuse(words: str) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from fiber import values
 from fiber.launch.bootstrap import Instructions
 
-__all__ = ["GRACE", "MODULE", "REACH", "Orders", "supervisor_ident"]
+__all__ = ["GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
 
 #: what a remote job runs
 MODULE = "fiber.launch.job"
-#: environment variable by which a backend that forwards says where: ``host:port``
+#: environment variable by which a backend says how the parent is reached: at ``host:port``, to which
+#: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port`` or a path
 REACH = "FIBER_REACH"
+STREAMS = "streams:"
 #: seconds between SIGTERM and SIGKILL when a lease ends
 GRACE = 2.0
 
@@ -72,4 +75,18 @@ class Orders:
         way = f"{first.partition('://')[0]}://{reach}"
         forwards = {first: way}
         instructions = values.evolve(told, urls=(way, *told.urls), forwards=forwards)
+        return values.evolve(self, instructions=instructions)
+
+    def by_landing(self, way: Callable[[str], str]) -> Orders:
+        """The same where streams are opened into this job.
+
+        Args:
+            way: what is dialled in place of a URL.
+        """
+        told = self.instructions
+        ways = {url: way(url) for url in told.urls}
+        forwards = {url: dialled for url, dialled in ways.items() if dialled != url}
+        instructions = values.evolve(
+            told, urls=tuple(ways.values()), forwards=forwards, landing=True
+        )
         return values.evolve(self, instructions=instructions)

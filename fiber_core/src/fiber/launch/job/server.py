@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.launch.job import folders, worker
@@ -29,6 +30,9 @@ from fiber.model import JobSpec, ResourceRequest
 from fiber.transport.handshake import Hello
 from fiber.transport.link import Link
 
+if TYPE_CHECKING:
+    from fiber.transport.ferry.landing import Landing
+
 __all__ = ["JobServer"]
 
 #: seconds that a parent which has not been reached yet is dialled, at least
@@ -45,10 +49,18 @@ class JobServer:
 
     Args:
         orders: what it was told.
+        landing: where streams are opened into this job, if they are.
         descriptor_limit: soft limit of open files that processes are to have.
     """
 
-    def __init__(self, orders: Orders, *, descriptor_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        *,
+        landing: Landing | None = None,
+        descriptor_limit: int | None = None,
+    ) -> None:
+        self._landing = landing
         told = orders.instructions
         self._orders = orders
         self._ident = told.ident
@@ -114,6 +126,8 @@ class JobServer:
         os.set_blocking(reader, False)
         os.set_blocking(self._bell, False)
         self._loop.on_readable(reader, lambda: self._take_news(reader))
+        if self._landing is not None:
+            self._landing.serve(self._directory)
         self._line.start()
         self._loop.call_later(INTERVAL, self._look)
         self._loop.call_later(max(_FIRST, self._orders.lease), self._give_up_meeting)
@@ -128,6 +142,8 @@ class JobServer:
             sink.detach()
         self._loop.close()
         self._descriptors.close_all()
+        if self._landing is not None:
+            self._landing.abandon()
 
     # -- output ---------------------------------------------------------------------------------
 
@@ -351,6 +367,8 @@ class JobServer:
 
     def _end(self) -> None:
         self._line.close()
+        if self._landing is not None:
+            self._landing.close()
         self._runner.close()
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)

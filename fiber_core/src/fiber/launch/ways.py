@@ -1,0 +1,171 @@
+"""How a process of a run is reached and reaches others: by dialling, or over the hub's streams."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import TransportError
+from fiber.model import JobState
+from fiber.transport.ferry import routes
+
+if TYPE_CHECKING:
+    from fiber.model import Job, JobSpec, JobStatus, ListenAddress
+    from fiber.runtime import Runtime
+    from fiber.transport.endpoint import Endpoint
+    from fiber.transport.ferry.hub import Hub
+
+__all__ = ["Ways"]
+
+log = logging.getLogger("fiber")
+
+
+class Ways:
+    """Of one process.
+
+    Args:
+        runtime: of this process.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        told = runtime.instructions
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        # what is dialled in place of an address
+        self._known: dict[str, str] = {} if told is None else dict(told.forwards)
+        self._landing = told is not None and told.landing
+        self._hub: Hub | None = None
+        # jobs into which streams are opened: their idents, and what was heard of others
+        self._idents: dict[str, str] = {}
+        self._early: dict[str, JobStatus] = {}
+
+    # -- addresses
+
+    def open_endpoint(self) -> Endpoint:
+        """Listen where the plugins say."""
+        from fiber.launch.address import choose_address
+        from fiber.transport.endpoint import Endpoint
+
+        runtime = self._runtime
+        address = choose_address(runtime)
+        endpoint = Endpoint(
+            runtime.credentials,
+            runtime.hello,
+            runtime.reactor,
+            max_frame=runtime.config.max_frame,
+        )
+        bound = endpoint.listen(address)
+        if address.routed and runtime.is_master:
+            self._hub = self._new_hub()
+        found = self.through_hub(bound, address)
+        if found is not None:
+            endpoint.urls[:] = [found] if address.routed else [*endpoint.urls, found]
+        return endpoint
+
+    def through_hub(self, url: str, address: ListenAddress | None = None) -> str | None:
+        """How what this process listens on is reached through the hub; None where it is not."""
+        if self._hub is None and not self._landing:
+            return None
+        if address is not None:
+            # what is advertised may be no address of this host
+            host = address.bind_url.partition("://")[2].rpartition(":")[0]
+            url = f"{url.partition('://')[0]}://{host}:{url.rpartition(':')[2]}"
+        return routes.route_to(url, self._runtime.ident)
+
+    def way(self, url: str) -> str:
+        """What is dialled in place of a URL.
+
+        Raises:
+            TransportError: there is no way.
+        """
+        if not self._known and not routes.is_route(url):
+            return url
+        known = self._known.get(url)
+        if known is None:
+            if not routes.is_route(url):
+                return url
+            known = self._find(url)
+            self._known[url] = known
+        return known
+
+    def best(self, urls: Iterable[str]) -> Sequence[str]:
+        """An owner's addresses in the order in which they are tried from here."""
+        found = tuple(urls)
+        if self._hub is None and not self._landing:
+            return found
+        return sorted(found, key=self._rank)
+
+    def _rank(self, url: str) -> bool:
+        # the hub is outside; in a job a port of its own host's loopback is nobody else's
+        dialled = not routes.is_route(url)
+        return dialled if self._hub is not None or "//127." in url else not dialled
+
+    def _find(self, url: str) -> str:
+        if self._hub is not None:
+            return self._hub.way(url)
+        if self._landing:
+            from fiber.transport.ferry.landing import ask
+
+            return ask(self._runtime.directory, url)
+        msg = f"{url} is known to another program's hub; there is no way from here"
+        raise TransportError(msg)
+
+    # -- jobs
+
+    def submitted(self, spec: JobSpec, job: Job) -> None:
+        """A job was submitted here, for this process or for another one."""
+        if self._hub is None or spec.ident is None:
+            return
+        backend = self._runtime.backend
+        self._hub.add(spec.ident, spec.name, functools.partial(backend.open_stream, job))
+        with self._lock:
+            self._idents[job.id] = spec.ident
+            early = self._early.pop(job.id, None)
+        if early is not None:
+            self.observed(job, early)
+
+    def observed(self, job: Job, status: JobStatus) -> None:
+        """A job changed."""
+        if self._hub is None:
+            return
+        with self._lock:
+            ident = self._idents.get(job.id)
+            if ident is None:
+                self._early[job.id] = status
+                return
+            if status.state.is_terminal:
+                del self._idents[job.id]
+        if status.state.is_terminal:
+            self._hub.remove(ident)
+        elif status.state is JobState.RUNNING:
+            self._hub.begin(ident)
+
+    def close(self) -> None:
+        """Carry nothing any more. Idempotent."""
+        if self._hub is not None:
+            self._hub.close()
+
+    def _new_hub(self) -> Hub:
+        from fiber.transport.ferry.hub import Hub
+
+        runtime = self._runtime
+        return Hub(
+            runtime.credentials.key,
+            runtime.ident,
+            patience=runtime.lease,
+            on_speed=self._tell_speed,
+        )
+
+    def _tell_speed(self, speed: tuple[float, float]) -> None:
+        there_and_back, rate = speed
+        log.warning(
+            "fiber: jobs on %s cannot dial this program; their connections are carried over streams "
+            "opened into them: %.1f ms there and back, %.1f MB/s in one stream; `fiber run -a` "
+            "starts a program where its jobs can dial it",
+            self._runtime.info.name,
+            1000 * there_and_back,
+            rate / 1e6,
+        )

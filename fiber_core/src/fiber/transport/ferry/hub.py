@@ -1,0 +1,328 @@
+"""The side that opens streams: keeps some spare ones in each job, and joins connections to them."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+from fiber.exceptions import WireError
+from fiber.transport import fork
+from fiber.transport.ferry import greeting, routes
+from fiber.transport.ferry.buffered import Lines
+from fiber.transport.ferry.crossing import BEAT, SILENCE, Crossing
+from fiber.transport.ferry.opening import Opener
+from fiber.transport.ferry.ports import Ports, connect
+from fiber.transport.ferry.probe import Probe, Speed
+from fiber.transport.ferry.routes import Route
+from fiber.transport.ferry.shore import Shore, Spare
+from fiber.transport.reactor import Reactor
+
+__all__ = ["Hub"]
+
+log = logging.getLogger("fiber")
+
+#: streams that wait in each job for connections of its processes
+SPARE = 2
+#: least seconds that a connection may be without a stream
+_PATIENCE = 10.0
+_TICK = 1.0
+
+
+class Hub:
+    """The hub of a run. Public methods may be called from any thread.
+
+    Args:
+        key: of the run.
+        ident: identity of this process.
+        patience: seconds that a connection may be without a stream.
+        on_speed: called once, with what was measured of the first stream.
+    """
+
+    def __init__(
+        self, key: bytes, ident: str, *, patience: float, on_speed: Callable[[Speed], None]
+    ) -> None:
+        self._ident = ident
+        self._patience = max(patience, _PATIENCE)
+        self._on_speed = on_speed
+        self._measured = False
+        self._closed = False
+        self._shores: dict[str, Shore] = {}
+        self._crossings: dict[str, Crossing] = {}
+        # the job whose streams they use
+        self._into: dict[str, Shore] = {}
+        # those that began here
+        self._departing: dict[str, _Dial] = {}
+        self._beat = 0.0
+        self._reactor = Reactor("fiber-hub")
+        self._opener = Opener(self._reactor, key)
+        self._ports = Ports(self._departs)
+        self._ports.serve(self._reactor)
+        fork.register(self._reactor)
+        fork.register(self)
+        self._reactor.call_soon(self._tick)
+
+    def way(self, url: str) -> str:
+        """What is dialled on this host in place of a URL.
+
+        Raises:
+            TransportError: this process is ending.
+        """
+        route = routes.parse(url)
+        if route is None:
+            return url
+        return route.direct if route.ident == self._ident else self._ports.way(route)
+
+    def add(self, ident: str, name: str, open_stream: Callable[[], socket.socket]) -> None:
+        """There is a job; :meth:`begin` tells when it runs."""
+        shore = Shore(ident, name, open_stream)
+        self._reactor.call_soon(lambda: self._shores.setdefault(ident, shore))
+
+    def begin(self, ident: str) -> None:
+        """A job runs: keep streams in it."""
+
+        def act() -> None:
+            shore = self._shores.get(ident)
+            if shore is not None and not shore.live and not self._closed:
+                shore.live = True
+                self.refill(shore)
+
+        self._reactor.call_soon(act)
+
+    def remove(self, ident: str) -> None:
+        """A job has ended; its connections end when their ends do."""
+
+        def act() -> None:
+            shore = self._shores.pop(ident, None)
+            if shore is not None:
+                self._leave(shore)
+                for sid in [sid for sid, one in self._into.items() if one is shore]:
+                    self._end_if_broken(self._crossings[sid])
+
+        self._reactor.call_soon(act)
+
+    def close(self) -> None:
+        """End it all. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reactor.call_and_wait(self._end)
+        self._reactor.stop()
+
+    def abandon(self) -> None:
+        """In a process forked by the user: close the descriptors."""
+        self._closed = True
+        self._ports.abandon()
+        self._opener.abandon()
+        for crossing in self._crossings.values():
+            crossing.abandon()
+        for shore in self._shores.values():
+            for spare in shore.spares:
+                spare.lines.abandon()
+
+    # -- on the reactor's thread from here on
+
+    def _end(self) -> None:
+        self._ports.close()
+        self._opener.close()
+        for shore in self._shores.values():
+            self._leave(shore)
+        for crossing in list(self._crossings.values()):
+            crossing.abort()
+
+    def _leave(self, shore: Shore) -> None:
+        shore.live = False
+        for spare in list(shore.spares):
+            self._lost(shore, spare)
+
+    def _tick(self) -> None:
+        self._reactor.call_later(_TICK, self._tick)
+        now = time.monotonic()
+        for crossing in list(self._crossings.values()):
+            if crossing.since is not None and now - crossing.since > self._patience:
+                crossing.abort()
+            crossing.look()
+        self._opener.look(now)
+        beats = now - self._beat >= BEAT
+        self._beat = now if beats else self._beat
+        for shore in list(self._shores.values()):
+            for spare in list(shore.spares):
+                if now - spare.heard > SILENCE:
+                    self._lost(shore, spare)
+                elif beats:
+                    spare.lines.say("PING")
+
+    # -- spare streams
+
+    def refill(self, shore: Shore) -> None:
+        """Have as many spare streams in a job as there are to be."""
+        while shore.live and not self._closed and len(shore.spares) + shore.opening < SPARE:
+            shore.opening += 1
+            self._opener.open(shore, _Offer(self, shore))
+
+    def later(self, shore: Shore, action: Callable[[], None]) -> None:
+        """Try again what came to nothing."""
+        if not self._closed:
+            self._reactor.call_later(shore.failed(), action)
+
+    def waits(self, shore: Shore, lines: Lines) -> None:
+        """A stream of a job waits to be taken."""
+        spare = Spare(lines, time.monotonic())
+        lines.on_line = functools.partial(self._taken, shore, spare)
+        lines.on_end = lambda _: self._lost(shore, spare)
+        shore.spares.add(spare)
+        if not self._measured:
+            self._measured = True
+            self._opener.open(shore, Probe(shore, self._on_speed))
+
+    def _lost(self, shore: Shore, spare: Spare) -> None:
+        shore.spares.discard(spare)
+        spare.lines.close()
+        self.refill(shore)
+
+    def _taken(self, shore: Shore, spare: Spare, line: str) -> None:
+        """The landing has a connection for a stream that waits."""
+        spare.heard = time.monotonic()
+        if line == "PING":
+            return
+        try:
+            sid, theirs, where = greeting.split(line, "TAKE", 3)
+            count = greeting.number(theirs)
+        except WireError as error:
+            log.warning("fiber: a stream into %s is closed: %s", shore.name, error)
+            self._lost(shore, spare)
+            return
+        shore.spares.discard(spare)
+        crossing = self._crossings.get(sid)
+        if crossing is None:
+            local = self._towards(routes.parse(where)) if not count else None
+            if local is None:
+                spare.lines.say(f"NO nobody of this run is at {where}")
+                # it reads that, and closes the stream
+                shore.spares.add(spare)
+                return
+            crossing = self._crossing(shore, sid, local)
+        spare.lines.say(f"OK {crossing.received}")
+        crossing.attach(*spare.lines.take(), count)
+        self.refill(shore)
+
+    # -- connections
+
+    def _towards(self, route: Route | None) -> socket.socket | None:
+        """The end of a connection to one of the run; None where there is no such process."""
+        if route is None:
+            return None
+        if route.ident == self._ident:
+            return connect(route.host, route.port)
+        if route.job not in self._shores:
+            return None
+        near, far = socket.socketpair()
+        self._departs(route, far)
+        return near
+
+    def _departs(self, route: Route, connection: socket.socket) -> None:
+        """A connection into a job."""
+        shore = self._shores.get(route.job)
+        if shore is None:
+            connection.close()
+            return
+        crossing = self._crossing(shore, secrets.token_hex(8), connection)
+        dial = self._departing[crossing.sid] = _Dial(self, shore, crossing, route)
+        self._opener.open(shore, dial)
+
+    def _crossing(self, shore: Shore, sid: str, local: socket.socket) -> Crossing:
+        crossing = Crossing(self._reactor, sid, local, on_broken=self._broken, on_over=self._over)
+        self._crossings[sid] = crossing
+        self._into[sid] = shore
+        return crossing
+
+    def _broken(self, crossing: Crossing) -> None:
+        dial = self._departing.get(crossing.sid)
+        if not self._end_if_broken(crossing) and dial is not None:
+            self._opener.open(dial.shore, dial)
+
+    def _end_if_broken(self, crossing: Crossing) -> bool:
+        """A connection without a stream ends with its job."""
+        ends = crossing.since is not None and not self._into[crossing.sid].live
+        if ends:
+            crossing.abort()
+        return ends
+
+    def _over(self, crossing: Crossing) -> None:
+        self._crossings.pop(crossing.sid, None)
+        self._into.pop(crossing.sid, None)
+        self._departing.pop(crossing.sid, None)
+
+    def again(self, dial: _Dial) -> None:
+        """A connection into a job got no stream: another one, while both are there."""
+        if dial.shore.live and dial.wanted:
+            self.later(dial.shore, lambda: self._opener.open(dial.shore, dial))
+        else:
+            dial.crossing.abort()
+
+
+class _Offer:
+    """A stream that is to wait."""
+
+    def __init__(self, hub: Hub, shore: Shore) -> None:
+        self._hub = hub
+        self._shore = shore
+
+    @property
+    def wanted(self) -> bool:
+        return self._shore.live
+
+    def words(self) -> str:
+        return "OFFER"
+
+    def ready(self, lines: Lines) -> None:
+        self._shore.opening -= 1
+        if self._shore.live:
+            self._hub.waits(self._shore, lines)
+        else:
+            lines.close()
+
+    def failed(self) -> None:
+        def again() -> None:
+            self._shore.opening -= 1
+            self._hub.refill(self._shore)
+
+        self._hub.later(self._shore, again)
+
+
+class _Dial:
+    """A stream for a connection into a job, each time it needs one."""
+
+    def __init__(self, hub: Hub, shore: Shore, crossing: Crossing, route: Route) -> None:
+        self.shore = shore
+        self.crossing = crossing
+        self._hub = hub
+        self._route = route
+
+    @property
+    def wanted(self) -> bool:
+        return not self.crossing.is_over and self.crossing.since is not None
+
+    def words(self) -> str:
+        return f"DIAL {self.crossing.sid} {self.crossing.received} {self._route.place}"
+
+    def ready(self, lines: Lines) -> None:
+        def answered(line: str) -> None:
+            try:
+                (theirs,) = greeting.split(line, "OK", 1)
+                count = greeting.number(theirs)
+            except WireError as error:
+                log.debug("fiber: %s is not reached: %s", self._route, error)
+                lines.close()
+                self.crossing.abort()
+                return
+            self.crossing.attach(*lines.take(), count)
+
+        lines.on_line = answered
+        lines.on_end = lambda _: self.failed()
+
+    def failed(self) -> None:
+        self._hub.again(self)

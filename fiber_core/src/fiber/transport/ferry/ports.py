@@ -1,0 +1,107 @@
+"""A port on loopback for each address behind the hub: who dials it is carried there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import threading
+from collections.abc import Callable
+
+from fiber.exceptions import TransportError
+from fiber.transport.ferry.routes import Route
+from fiber.transport.reactor import Reactor
+
+__all__ = ["Ports", "connect"]
+
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 512
+
+
+class Ports:
+    """Ports are opened from any thread, and accepted from once there is a reactor.
+
+    Args:
+        on_connection: called on the reactor's thread with a connection and where it is to go.
+    """
+
+    def __init__(self, on_connection: Callable[[Route, socket.socket], None]) -> None:
+        self._on_connection = on_connection
+        self._lock = threading.Lock()
+        self._ways: dict[Route, str] = {}
+        self._listeners: list[tuple[Route, socket.socket]] = []
+        self._reactor: Reactor | None = None
+        self._closed = False
+
+    def way(self, route: Route) -> str:
+        """What is dialled on this host in place of a route.
+
+        Raises:
+            TransportError: this process is ending, or has no descriptors left.
+        """
+        with self._lock:
+            found = self._ways.get(route)
+            if found is None:
+                if self._closed:
+                    msg = f"this process is ending and connects to {route} no more"
+                    raise TransportError(msg)
+                try:
+                    listener = socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
+                except OSError as error:
+                    msg = f"no port of this host for {route} can be had: {error}"
+                    raise TransportError(msg) from error
+                listener.setblocking(False)
+                port = listener.getsockname()[1]
+                found = self._ways[route] = f"{route.scheme}://{_LOOPBACK}:{port}"
+                self._listeners.append((route, listener))
+                if self._reactor is not None:
+                    self._accept_on(self._reactor, route, listener)
+            return found
+
+    def serve(self, reactor: Reactor) -> None:
+        """Accept from now on."""
+        with self._lock:
+            self._reactor = reactor
+            for route, listener in self._listeners:
+                self._accept_on(reactor, route, listener)
+
+    def close(self) -> None:
+        """Listen no more; on the reactor's thread, or once that has ended."""
+        with self._lock:
+            self._closed = True
+            for _, listener in self._listeners:
+                if self._reactor is not None:
+                    self._reactor.watch(listener.fileno(), None, None)
+                listener.close()
+            self._listeners.clear()
+            self._ways.clear()
+
+    def abandon(self) -> None:
+        """In a process forked by the user: close the descriptors."""
+        for _, listener in self._listeners:
+            listener.close()
+
+    def _accept_on(self, reactor: Reactor, route: Route, listener: socket.socket) -> None:
+        accept = functools.partial(self._accept, route, listener)
+
+        def begin() -> None:
+            if not self._closed:
+                reactor.watch(listener.fileno(), accept, None)
+
+        reactor.call_soon(begin)
+
+    def _accept(self, route: Route, listener: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._on_connection(route, connection)
+
+
+def connect(host: str, port: int) -> socket.socket:
+    """A connection to a listener of this host that is being made; what is wrong shows when used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.connect_ex((host, port))
+    return made

@@ -1,0 +1,79 @@
+"""How an address that is reached through the hub is written; pure.
+
+``hub+tls+tcp://IDENT@HOST:PORT``: in the job of process IDENT, or in the hub itself, at HOST:PORT as
+seen from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fiber import values
+
+__all__ = ["Route", "best", "is_route", "parse", "route_to"]
+
+#: in front of a URL, maybe behind the name of a realm
+_ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?hub\+")
+_PARTS = re.compile(
+    r"hub\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"
+)
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared
+_LAST_PORT = 65535
+
+
+@values.frozen
+class Route:
+    """The way to a listener behind the hub."""
+
+    #: scheme of the listener
+    scheme: str
+    #: identity of the process that listens
+    ident: str
+    #: host there, without brackets
+    host: str
+    port: int
+
+    @property
+    def job(self) -> str:
+        """Identity of the job that the process is of."""
+        return self.ident.partition(".")[0]
+
+    @property
+    def place(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def direct(self) -> str:
+        """What is dialled where the listener is."""
+        return f"{self.scheme}://{self.place}"
+
+    def __str__(self) -> str:
+        return f"hub+{self.scheme}://{self.ident}@{self.place}"
+
+
+def route_to(url: str, ident: str) -> str | None:
+    """The route to what a process listens on; None where it is no port."""
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    return str(parse(f"hub+{scheme}://{ident}@{_ANYWHERE.get(host, host)}:{port}") or "") or None
+
+
+def parse(url: str) -> Route | None:
+    """The parts of a route; None for any other URL."""
+    match = _PARTS.fullmatch(url)
+    if match is None or int(match[4]) > _LAST_PORT:
+        return None
+    return Route(match[1], match[2], match[3].strip("[]"), int(match[4]))
+
+
+def is_route(url: str) -> bool:
+    """True for what only the hub knows the way to."""
+    return _ROUTE.match(url) is not None
+
+
+def best(urls: Iterable[str]) -> tuple[str, ...]:
+    """What the hub dials of an owner's addresses: routes where there are any."""
+    found = tuple(urls)
+    return tuple(url for url in found if is_route(url)) or found
