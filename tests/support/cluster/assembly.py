@@ -77,7 +77,7 @@ class Parts:
         await self.kubelet.close()
         await self.kubelet.runtime.close()
         await asyncio.gather(*self._tasks)
-        self.failures += self.kubelet.failures
+        self.failures += [*self.kubelet.failures, *self.server.failures]
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from .refusals import Refused
 from .requests import Asked
-from .schema import Complaints, complaints
+from .schema import complaints
 from .store import Object
 
-__all__ = ["Body", "read_object", "read_options", "read_patch"]
+__all__ = ["Body", "check_options", "checked", "read_object", "read_options", "read_patch"]
 
 _PATCHES = (
     "application/json-patch+json",
@@ -27,10 +27,10 @@ _OBJECTS = ("application/json", "application/yaml", "application/vnd.kubernetes.
 
 @attrs.frozen
 class Body:
-    """An object that was sent, and the warnings that its answer carries."""
+    """An object that was sent, and what the answer warns of."""
 
     thing: Object
-    headers: dict[str, str] = attrs.field(factory=dict)
+    warnings: list[str] = attrs.field(factory=list)
 
 
 async def read_object(request: web.Request, asked: Asked) -> Body:
@@ -38,16 +38,17 @@ async def read_object(request: web.Request, asked: Asked) -> Body:
     kind = request.content_type
     if kind not in {"application/json", "application/yaml", "application/octet-stream"}:
         raise unsupported(_OBJECTS)
+    check_options(asked)
     text = await _bytes(request)
-    thing = _decoded(text, asked, yaml_too=kind == "application/yaml")
-    mode = asked.query.get("fieldValidation", "Warn")
-    return Body(thing, _checked(asked, thing, mode))
+    thing, twice = _decoded(text, asked, yaml_too=kind == "application/yaml")
+    return Body(thing, checked(asked, thing, twice))
 
 
 async def read_patch(request: web.Request, asked: Asked) -> tuple[Any, str]:
     """A patch and its kind."""
     if request.content_type not in _PATCHES:
-        raise unsupported(_PATCHES)
+        raise Refused(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    check_options(asked)
     text = await _bytes(request)
     try:
         patch = yaml.safe_load(text) if "yaml" in request.content_type else json.loads(text)
@@ -76,11 +77,53 @@ async def read_options(request: web.Request) -> Object:
 
 
 def unsupported(allowed: tuple[str, ...]) -> Refused:
+    """A body of a type that is not understood."""
     message = (
         "the body of the request was in an unknown format - accepted media types include: "
         f"{', '.join(allowed)}"
     )
-    return Refused(415, "UnsupportedMediaType", message, {})
+    return Refused(415, "UnsupportedMediaType", message)
+
+
+def check_options(asked: Asked) -> None:
+    """Refuse options of a request that have no such value."""
+    options = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+    kind = options.get(asked.verb, "DeleteOptions")
+    told = asked.query.get("dryRun")
+    if told not in {None, "All"}:
+        raise _bad_option(kind, "dryRun", f'Unsupported value: ["{told}"]: supported values: "All"')
+    mode = asked.query.get("fieldValidation", "")
+    if mode not in {"", "Ignore", "Strict", "Warn"}:
+        known = '"", "Ignore", "Strict", "Warn"'
+        text = f'Unsupported value: "{mode}": supported values: {known}'
+        raise _bad_option(kind, "fieldValidation", text)
+
+
+def checked(asked: Asked, thing: Object, twice: list[str]) -> list[str]:
+    """Hold an object against its schema; the answer is what to warn of."""
+    resource, mode = asked.resource, asked.query.get("fieldValidation") or "Warn"
+    told = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+    version, kind = thing.get("apiVersion"), thing.get("kind")
+    if asked.subresource in {"", "status"} and (
+        (version or resource.api_version, kind or resource.kind)
+        != (resource.api_version, resource.kind)
+    ):
+        message = (
+            f'{kind} in version "{version}" cannot be handled as a {resource.kind}: no kind '
+            f'"{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+        )
+        raise Refused.bad_request(message)
+    if asked.subresource not in {"", "status"}:
+        return []
+    found = complaints(resource, thing)
+    if found.wrong:
+        message = f"{told}: {found.wrong[0]}"
+        raise Refused.bad_request(message)
+    unknown = [*twice, *sorted(found.unknown)]
+    if unknown and mode == "Strict":
+        message = f"{told}: strict decoding error: {', '.join(unknown)}"
+        raise Refused.bad_request(message)
+    return unknown if mode == "Warn" else []
 
 
 async def _bytes(request: web.Request) -> bytes:
@@ -88,17 +131,23 @@ async def _bytes(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         message = "Request entity too large: limit is 3145728"
-        raise Refused(413, "RequestEntityTooLarge", message, {}) from error
+        raise Refused(413, "RequestEntityTooLarge", message) from error
 
 
-def _decoded(text: bytes, asked: Asked, *, yaml_too: bool) -> Object:
+def _decoded(text: bytes, asked: Asked, *, yaml_too: bool) -> tuple[Object, list[str]]:
+    twice: list[str] = []
     try:
-        thing = yaml.safe_load(text) if yaml_too else json.loads(text)
+        if yaml_too:
+            thing = yaml.safe_load(text)
+        else:
+            thing = json.loads(text, object_pairs_hook=_Pairs)
+            thing = _plain(thing, "", twice)
     except (ValueError, yaml.YAMLError) as error:
+        told = text.decode(errors="replace")
         message = (
-            f"couldn't get version/kind; json parse error: {error}"
-            if text
-            else "unexpected end of JSON input"
+            f"the object provided is unrecognized (must be of type {asked.resource.kind}): "
+            f"couldn't get version/kind; json parse error: {_parse_error(told)} "
+            f"({told or '<empty>'})"
         )
         raise Refused.bad_request(message) from error
     if not isinstance(thing, dict):
@@ -107,23 +156,37 @@ def _decoded(text: bytes, asked: Asked, *, yaml_too: bool) -> Object:
             f"{type(thing).__name__} into Go value of type struct"
         )
         raise Refused.bad_request(message)
-    return thing
+    return thing, twice
 
 
-def _checked(asked: Asked, thing: Object, mode: str) -> dict[str, str]:
-    found: Complaints = complaints(asked.resource, thing)
-    resource = asked.resource
-    told = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-    if found.wrong:
-        message = f"{told}: {found.wrong[0]}"
-        raise Refused.bad_request(message)
-    if found.unknown and mode == "Strict":
-        message = f"{told}: strict decoding error: {', '.join(found.unknown)}"
-        raise Refused.bad_request(message)
-    if found.unknown and mode == "Warn":
-        return {"Warning": ", ".join(f'299 - "{_escaped(text)}"' for text in found.unknown)}
-    return {}
+class _Pairs(list):  # type: ignore[type-arg]
+    """An object of JSON whose fields may come twice."""
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+def _plain(value: Any, path: str, twice: list[str]) -> Any:
+    if isinstance(value, _Pairs):
+        made: dict[str, Any] = {}
+        for key, item in value:
+            where = f"{path}.{key}" if path else key
+            if key in made:
+                twice.append(f'duplicate field "{where}"')
+            made[key] = _plain(item, where, twice)
+        return made
+    if isinstance(value, list):
+        return [_plain(item, f"{path}[{number}]", twice) for number, item in enumerate(value)]
+    return value
+
+
+def _parse_error(text: str) -> str:
+    if not text.strip():
+        return "unexpected end of JSON input"
+    bad = text[1:2] if text.startswith("{") else text[:1]
+    where = "object key string" if text.startswith("{") else "value"
+    return f"invalid character '{bad}' looking for beginning of {where}"
+
+
+def _bad_option(kind: str, field: str, text: str) -> Refused:
+    cause = {"reason": "FieldValueNotSupported", "message": text, "field": field}
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": [cause]}
+    message = f'{kind}.meta.k8s.io "" is invalid: {field}: {text}'
+    return Refused(422, "Invalid", message, details)

@@ -125,7 +125,7 @@ class Deletion:
         if policy is not None and policy not in _POLICIES:
             message = (
                 f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-                f'"{policy}": supported values: "Background", "Foreground", "Orphan"'
+                f'"{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
             )
             text = message.partition("propagationPolicy: ")[2]
             cause = {

@@ -72,4 +72,6 @@ class Faults:
                 if refusal.retry_after is not None:
                     headers["Retry-After"] = str(refusal.retry_after)
                     details = {"retryAfterSeconds": refusal.retry_after}
-                raise Refused(refusal.code, reason, message, details, headers)
+                # whoever limits the flow of requests writes no Status
+                plain = refusal.code == 429
+                raise Refused(refusal.code, reason, message, details, headers, plain=plain)

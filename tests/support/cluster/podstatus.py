@@ -165,6 +165,7 @@ def status_of(
         status["initContainerStatuses"] = [box.status() for box in inits]
     status["containerStatuses"] = [box.status() for box in boxes]
     status["qosClass"] = old.get("qosClass", "BestEffort")
+    status["resources"] = {}
     return status
 
 

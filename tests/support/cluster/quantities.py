@@ -43,7 +43,12 @@ def _parts(text: object) -> tuple[Fraction, str]:
         raise ValueError(msg)  # noqa: TRY004 - the text that parses no better is one too
     match = _WELL_FORMED.fullmatch(str(text))
     if match is None or match[4] in {"ni", "ui", "mi", "ki"}:
-        msg = f"quantities must match the regular expression '{PATTERN}'"
+        rough = re.fullmatch(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*", str(text))
+        msg = (
+            "unable to parse quantity's suffix"
+            if rough
+            else f"quantities must match the regular expression '{PATTERN}'"
+        )
         raise ValueError(msg)
     number = Fraction(match[1] + match[2].rstrip("."))
     if match[3]:

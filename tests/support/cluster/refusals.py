@@ -66,10 +66,16 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
         message: str,
         details: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
+        *,
+        plain: bool = False,
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.details, self.headers = details, headers or {}
+        #: a text is answered, no Status
+        self.plain = plain
+        #: a continue token that the answer carries
+        self.token = ""
 
     @property
     def status(self) -> dict[str, Any]:
@@ -77,7 +83,7 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
         body: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": {"continue": self.token} if self.token else {},
             "status": "Failure",
             "message": self.message,
         }

@@ -11,6 +11,7 @@ import attrs
 
 from . import defaults, patches
 from .admission import Admission
+from .bodies import checked
 from .deletion import Deletion
 from .kinds import NAMESPACES, PODS, Resource
 from .refusals import Refused
@@ -128,9 +129,22 @@ class Api:
             raise Refused.bad_request(message)
         return self._change(asked, lambda _: body)
 
-    def patch(self, asked: Asked, patch: Any, content_type: str) -> Object:
-        """Change parts of an object."""
-        return self._change(asked, lambda there: patches.apply(there, patch, content_type))
+    def patch(self, asked: Asked, patch: Any, content_type: str, warnings: list[str]) -> Object:
+        """Change parts of an object.
+
+        Args:
+            asked: of which object.
+            patch: as it was sent.
+            content_type: which kind of patch it is.
+            warnings: what the answer warns of is added here.
+        """
+
+        def change(there: Object) -> Object:
+            new = patches.apply(there, patch, content_type)
+            warnings.extend(checked(asked, new, []))
+            return new
+
+        return self._change(asked, change)
 
     def delete(self, asked: Asked, options: Object) -> Object:
         """Delete an object, now or gracefully."""
@@ -155,10 +169,10 @@ class Api:
         new = change(there)
         meta, old = new.setdefault("metadata", {}), there["metadata"]
         wanted = meta.get("resourceVersion")
-        if wanted and wanted not in {"0", old["resourceVersion"]}:
-            raise Refused.conflict(resource, asked.name)
         if meta.get("uid", old["uid"]) != old["uid"]:
             raise Refused.conflict(resource, asked.name, self._other_uid(resource, meta, old))
+        if wanted and wanted not in {"0", old["resourceVersion"]}:
+            raise Refused.conflict(resource, asked.name)
         kept = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
         for name in (*kept, "generation", "namespace", "resourceVersion"):
             meta.pop(name, None)
@@ -177,8 +191,8 @@ class Api:
             defaults.fill(resource, new)
             if resource is NAMESPACES:
                 new["status"] = clone(there["status"])
-            check(resource, new, there)
-            check_update(resource, new, there)
+            check(resource, new)
+            check_update(resource, new, there, asked.subresource)
             if resource.plural in _COUNTED and new.get("spec") != there.get("spec"):
                 meta["generation"] = old.get("generation", 1) + 1
         if asked.dry:
@@ -235,7 +249,7 @@ class Api:
             "deleted between the time the first chunk was returned and now may show up in the list."
         )
         refused = Refused(410, "Expired", message)
-        refused.list_token = _token(start, -1)  # type: ignore[attr-defined]
+        refused.token = _token(start, -1)
         return refused
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from .kinds import Resource
+from .quantities import parse
 from .store import Object
 
 __all__ = ["Complaints", "complaints"]
@@ -86,11 +87,16 @@ def _value(kind: str, value: Any, where: str, place: str, found: Complaints) -> 
             return
         for key, item in value.items():
             if _is_quantity(where):
+                _quantity(item, found)
                 continue
             _value(match[1], item, f"{where}.{key}", place, found)
     elif kind in {"str", "bytes"}:
-        if not isinstance(value, str) and not _is_quantity(where):
+        if _is_quantity(where):
+            _quantity(value, found)
+        elif not isinstance(value, str):
             found.wrong.append(_wrong(value, place, "string"))
+        elif kind == "bytes" or place == "Secret.data":
+            _base64(value, found)
     elif kind == "bool":
         if not isinstance(value, bool):
             found.wrong.append(_wrong(value, place, "bool"))
@@ -101,6 +107,19 @@ def _value(kind: str, value: Any, where: str, place: str, found: Complaints) -> 
         _object(kind, value, where, place, found)
     elif kind not in _FREE:
         found.wrong.append(_wrong(value, place, f"v1.{_go(kind)}"))
+
+
+def _quantity(value: Any, found: Complaints) -> None:
+    try:
+        parse(value)
+    except ValueError as error:
+        found.wrong.append(str(error))
+
+
+def _base64(value: str, found: Complaints) -> None:
+    bad = re.search(r"[^A-Za-z0-9+/=\r\n]", value)
+    if bad is not None:
+        found.wrong.append(f"illegal base64 data at input byte {bad.start()}")
 
 
 def _is_quantity(where: str) -> bool:

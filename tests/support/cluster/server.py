@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import ssl
+import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 from aiohttp import web
 
+from .answers import answer, refusal, warned
 from .authority import ANONYMOUS, Authority, User
 from .bodies import read_object, read_options, read_patch
+from .cautions import cautions
 from .connections import Connections
 from .discovery import discovered
 from .faults import Faults
@@ -27,6 +28,11 @@ from .watching import Watches
 __all__ = ["Server"]
 
 _OPEN = ("/version", "/healthz", "/livez", "/readyz")
+_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+_NOT_ACCEPTABLE = (
+    f"406: Not Acceptable\n\nAvailable representations: {_TYPES}, "
+    "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+)
 _MAX_BODY = 3 * 1024 * 1024
 _REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
 
@@ -44,6 +50,8 @@ class Server:
     context: ssl.SSLContext
     calls: list[Call] = attrs.field(factory=list)
     connections: Connections = attrs.field(factory=Connections)
+    #: what went wrong inside, for whoever closes the cluster
+    failures: list[str] = attrs.field(factory=list)
     port: int = 0
     _runner: web.AppRunner | None = None
     addresses: Sequence[str] = ()
@@ -92,7 +100,11 @@ class Server:
         try:
             response = await self._answer(request, query, call)
         except Refused as refused:
-            response = answer(refused.status, refused.code, refused.headers)
+            response = refusal(refused)
+        except Exception:
+            self.failures.append(f"{request.method} {request.path_qs}\n{traceback.format_exc()}")
+            text = "Internal error occurred: the emulator failed"
+            response = answer(Refused(500, "InternalError", text).status, 500)
         call.code = response.status
         return response
 
@@ -123,6 +135,7 @@ class Server:
         if wanted.subresource == "token":
             return await self._token(request, wanted)
         verb = wanted.verb
+        self._acceptable(request)
         if verb == "watch":
             return await self.watches.serve(request, wanted)
         if verb == "get":
@@ -131,13 +144,16 @@ class Server:
             return answer(self.api.list(wanted))
         if verb == "create" and wanted.name is None:
             body = await read_object(request, wanted)
-            return answer(self.api.create(wanted, body.thing), 201, body.headers)
+            made = self.api.create(wanted, body.thing)
+            return warned(answer(made, 201), [*body.warnings, *cautions(wanted.resource, made)])
         if verb == "update":
             body = await read_object(request, wanted)
-            return answer(self.api.update(wanted, body.thing), 200, body.headers)
+            return warned(answer(self.api.update(wanted, body.thing)), body.warnings)
         if verb == "patch":
             patch, kind = await read_patch(request, wanted)
-            return answer(self.api.patch(wanted, patch, kind))
+            warnings: list[str] = []
+            made = self.api.patch(wanted, patch, kind, warnings)
+            return warned(answer(made), warnings)
         if verb == "delete":
             options = await read_options(request)
             return answer(self.api.delete(wanted, options))
@@ -145,6 +161,13 @@ class Server:
             options = await read_options(request)
             return answer(self.api.delete_collection(wanted, options))
         raise Refused.method_not_allowed()
+
+    def _acceptable(self, request: web.Request) -> None:
+        accepted = request.headers.get("Accept", "*/*")
+        if not any(
+            word in accepted for word in ("json", "*/*", "yaml", "protobuf", "application/*")
+        ):
+            raise Refused(406, "NotAcceptable", _NOT_ACCEPTABLE, {})
 
     async def _token(self, request: web.Request, wanted: Asked) -> web.StreamResponse:
         assert wanted.namespace is not None
@@ -174,10 +197,3 @@ class Server:
         if path.startswith("/api/v1/"):
             raise Refused.no_such_path()
         return web.Response(status=404, text="404 page not found\n")
-
-
-def answer(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """An answer in JSON."""
-    text = json.dumps(body, separators=(",", ":")).encode() + b"\n"
-    told = {"Cache-Control": "no-cache, private", **(headers or {})}
-    return web.Response(body=text, status=status, headers=told, content_type="application/json")
