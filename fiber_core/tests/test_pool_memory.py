@@ -151,3 +151,19 @@ def test_what_is_laid_is_found_by_its_place():
     assert memory.find(laid.place) is None
     with pytest.raises(WireError, match="makes no sense"):
         memory.find(b"nonsense")
+
+
+def marked(array, number):
+    before = float(array[0])
+    array[:10] = number
+    return before, float(array[:10].sum()), float(array[-1])
+
+
+def test_an_array_in_the_arguments_of_many_tasks_crosses_once(pool, sent):
+    array = np.ones(BYTES // 8)
+    tasks = [(array, number) for number in range(40)]
+    assert pool.starmap(marked, tasks, chunksize=1) == [(1.0, 10.0 * n, 1.0) for _, n in tasks]
+    assert array[0] == 1.0
+    # the first time nobody knows that it comes again
+    expected = len(tasks) if IS_NETWORK else 1
+    assert sent["TASKS"] // BYTES == expected

@@ -11,7 +11,7 @@ from fiber.transport.wire import Buffer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fiber.dispatch.large import Laid
+    from fiber.dispatch.laid import Laid
     from fiber.objects.memory.sealed import Sealed
     from fiber.runtime import Runtime
 

@@ -3,8 +3,8 @@
 import pytest
 
 from dispatch_world import FakeMemory, Master
-from fiber.dispatch import large, protocol
-from fiber.dispatch.large import LARGE
+from fiber.dispatch import protocol
+from fiber.dispatch.laid import LARGE
 from fiber.exceptions import TerminatedError
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
@@ -185,4 +185,4 @@ def test_a_pool_may_have_no_memory():
     master = Master("near")
     master.peers["near"].is_near = True
     run(master, "near")
-    assert functions(master, "near")[0] > large.LARGE
+    assert functions(master, "near")[0] > LARGE

@@ -62,7 +62,7 @@ def test_any_bytes_are_read_or_refused(data):
         Tasks(1, 1, 5, 5, 1, 0, bytes(16)),
         Tasks(1, 1, 5, 6, 0, 0, bytes(16)),
         Tasks(1, 1, 5, 6, 1, 3, bytes(16)),
-        Tasks(1, 1, 5, 6, 1, 128, bytes(16)),
+        Tasks(1, 1, 5, 6, 1, 32, bytes(16)),
     ],
     ids=["no items", "units of nothing", "no such mode", "no such flag"],
 )

@@ -6,14 +6,15 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber.dispatch import protocol
+from fiber.dispatch import arguments, protocol
 from fiber.dispatch.modes import Mode
 from fiber.exceptions import WorkerCrashedError
 from fiber.model.task import Attempt
 from fiber.transport import codec, wire
 
 if TYPE_CHECKING:
-    from fiber.dispatch.large import Laid
+    from fiber.dispatch.laid import Laid
+    from fiber.dispatch.repeated import Repeated
 
 #: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
@@ -94,6 +95,8 @@ class Call:
         self._count = 0 if items is None else len(items)
         #: True where it grew and does no more
         self.closed = False
+        #: where what comes again in its arguments is laid; None where nothing is
+        self.repeated: Repeated | None = None
 
     @property
     def kind(self) -> str:
@@ -124,15 +127,32 @@ class Call:
             for index in range(start, stop):
                 self._some.pop(index, None)
 
-    def encode(self, start: int, stop: int) -> tuple[int, list[wire.Buffer]]:
-        """The arguments of the items as segments, with the mode to send them in."""
+    def encode(self, start: int, stop: int, *, near: bool = False) -> tuple[int, list[wire.Buffer]]:
+        """The arguments of the items as segments, with the mode to send them in.
+
+        Args:
+            start: first of the items.
+            stop: behind the last of them.
+            near: True for a worker that may map memory of this process.
+        """
         items = self._slice(start, stop)
         try:
             with codec.carrying(self):
-                return self.mode, codec.dumps(items)
+                place = self.repeated.place if near and self.repeated is not None else None
+                units = self._units(items, start)
+                apart, segments = arguments.encode(units, place)
+                return self.mode | Mode.APART if apart else self.mode, segments
         except _OF_AN_ITEM:
             # found item by item
             return self._encode_singly(items)
+
+    def _units(self, items: list[Any], start: int) -> list[list[Any]]:
+        """Items that stay together, and whose tasks may change what the others of them get."""
+        chunk = self.chunksize or 1
+        first = chunk - start % chunk
+        if len(items) <= first or arguments.are_constant(items):
+            return [items]
+        return [items[:first], *(items[at : at + chunk] for at in range(first, len(items), chunk))]
 
     def encode_singly(self, start: int, stop: int) -> tuple[int, list[wire.Buffer]]:
         """The same with each item pickled by itself, for a worker that could not read them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fiber.transport import codec
 
 if TYPE_CHECKING:
-    from fiber.dispatch.large import Laid
+    from fiber.dispatch.laid import Laid
 
 K = TypeVar("K")
 V = TypeVar("V")

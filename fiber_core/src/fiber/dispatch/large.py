@@ -4,50 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from fiber.transport import wire
+from fiber.dispatch.laid import KEPT, LARGE, Laid, Memory
+from fiber.dispatch.repeated import Repeated
 
 if TYPE_CHECKING:
     from fiber.dispatch.calls import Call
     from fiber.dispatch.session import Session
-
-#: bytes from which on one is laid: below, mapping it costs as much as sending it
-LARGE = 2**20
-#: bytes of those that no call has that are kept for the next call; the last one is in any case
-KEPT = 256 * 2**20
-
-
-class Laid(Protocol):
-    """Bytes in memory that all processes of a host map and none changes."""
-
-    @property
-    def place(self) -> bytes:
-        """By which others find it."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes."""
-
-    def view(self) -> memoryview:
-        """The bytes, to read."""
-
-    def private(self) -> memoryview:
-        """The bytes, to read and to write; what is written is seen nowhere else."""
-
-    def close(self) -> None:
-        """Let nobody else find it; views stay valid."""
-
-
-class Memory(Protocol):
-    """Lays bytes, and finds those that others laid."""
-
-    def lay(self, segments: Sequence[wire.Buffer]) -> Laid | None:
-        """Lay bytes; None where there is no room for them."""
-
-    def find(self, place: bytes) -> Laid | None:
-        """What is at a place; None where it is not to be had here."""
 
 
 class Large:
@@ -67,14 +32,18 @@ class Large:
         self._closed = False
 
     def lay(self, call: Call, sessions: Mapping[str, Session]) -> None:
-        """Lay a call's function if it is large and some worker may map it.
+        """Lay a call's function if it is large and some worker may map it, its arguments later.
 
         Args:
             call: the call; its function is what was laid from now on.
             sessions: the workers that there are so far.
         """
+        if self._memory is None:
+            return
+        if call.count > 1:
+            call.repeated = Repeated(self._memory)
         size = sum(map(len, call.function))
-        if self._memory is None or size < LARGE:
+        if size < LARGE:
             return
         there = list(sessions.values())
         if there and not any(session.is_near for session in there):
@@ -98,6 +67,8 @@ class Large:
             calls: those that are left.
             sessions: the workers.
         """
+        if call.repeated is not None:
+            call.repeated.close()
         # what it refers to is held by each worker that has it
         refers = call.release()
         if call.laid is None and not refers:

@@ -12,7 +12,8 @@ from typing import Any
 
 from fiber.dispatch import protocol
 from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.large import Large, Memory
+from fiber.dispatch.laid import Memory
+from fiber.dispatch.large import Large
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.outcomes import Received, read_error
 from fiber.dispatch.session import Session

@@ -16,3 +16,5 @@ class Mode(enum.IntFlag):
     APPLY = 2
     #: a flag: each item is pickled by itself, since not all could be pickled or read together
     SINGLY = 64
+    #: a flag: each unit has a pickle of its own, see :mod:`fiber.dispatch.arguments`
+    APART = 128

@@ -4,7 +4,8 @@
 kind     direction body
 ======== ========= ==================================================================
 ASK      up        ``Ask``: the worker can take so many more entries
-TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list
+TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
+                   :mod:`fiber.dispatch.arguments` says where the mode is ``APART``
 DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber.dispatch.outcomes`
 REVOKE   down      ``Entry``: hand back what you have not begun of it
 KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
@@ -45,7 +46,7 @@ LAID = 1
 CREDITS = 2
 
 
-_MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY))
+_MODES = frozenset(int(how | flag) for how in (0, 1, 2) for flag in (0, Mode.SINGLY, Mode.APART))
 
 
 @values.define

@@ -40,7 +40,7 @@ class Session:
 
     def give(self, call: Call, step: Dispatch) -> float:
         """Send an entry, and the function where it is news; return the mean size of an item."""
-        mode, segments = call.encode(step.start, step.stop)
+        mode, segments = call.encode(step.start, step.stop, near=self.is_near)
         if call.digest not in self._known:
             self.tell(call.digest, call)
         head = Tasks(step.entry, step.call, step.start, step.stop, step.chunk, mode, call.digest)

@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber.dispatch import protocol
+from fiber.dispatch import arguments, protocol
 from fiber.dispatch.attendant import Attendant
 from fiber.dispatch.batch import Batch, Current
 from fiber.dispatch.calls import Unsendable
 from fiber.dispatch.functions import Functions
-from fiber.dispatch.large import Memory
+from fiber.dispatch.laid import Memory
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.protocol import Tasks
+from fiber.dispatch.repeated import BlindError, Places
 from fiber.exceptions import PeerLostError
 from fiber.transport import codec
 from fiber.transport.link import Link
@@ -23,6 +24,7 @@ from fiber.transport.wire import Kind, Message
 
 # as numbers: an operation on a member of an enum takes as long as reading an entry
 _APPLY, _STARMAP, _SINGLY = int(Mode.APPLY), int(Mode.STARMAP), int(Mode.SINGLY)
+_APART = int(Mode.APART)
 
 
 class Worker:
@@ -49,6 +51,7 @@ class Worker:
         self._target = target
         self._redial = redial
         self._functions = Functions()
+        self._places = Places(memory)
         #: messages that the attendant read while an entry ran
         self._inbox: deque[Message] = deque()
         self._reading = threading.Lock()
@@ -181,16 +184,24 @@ class Worker:
             self._attendant.rest()
 
     def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
+        mode = tasks.mode & ~_APART
         try:
-            items: Sequence[Any] = codec.loads(body)
-        except Exception:
-            if tasks.stop - tasks.start == 1:
+            if mode == tasks.mode:
+                items: Sequence[Any] = codec.loads(body)
+            else:
+                items = arguments.read(body, self._places.of(tasks.call))
+        except Exception as error:
+            blind = isinstance(error, BlindError)
+            if blind:
+                # the next ones shall come as they are
+                self._link.send(Kind.MISSING, self._target, protocol.LAID, [tasks.digest])
+            elif tasks.stop - tasks.start == 1:
                 raise
             # one of them cannot be read, and must not spoil the others
             self._link.send(Kind.UNREAD, self._target, 0, [protocol.entry(tasks.entry)])
             again, body = protocol.read_tasks(self._await(Kind.TASKS, tasks.entry).body)
             return again.mode, codec.loads(body)
-        return tasks.mode, items
+        return mode, items
 
     # -- on the attendant's thread, while an entry takes long
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber import values
-from fiber.dispatch.large import Memory
+from fiber.dispatch.laid import Memory
 from fiber.dispatch.master import Dispatcher
 from fiber.exceptions import TerminatedError
 from fiber.launch.child import Child

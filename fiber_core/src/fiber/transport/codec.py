@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,17 @@ def dumps(value: Any) -> list[wire.Buffer]:
     Raises:
         Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
     """
-    buffers: list[wire.Buffer] = []
+    buffers: list[memoryview] = []
+    return wire.pack(split(value, buffers), buffers)
+
+
+def split(value: Any, buffers: list[memoryview]) -> bytes:
+    """A pickle; the buffers that belong out of band are appended to ``buffers``, uncopied.
+
+    Raises:
+        Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
+    """
+    before = len(buffers)
 
     def place(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -113,21 +123,37 @@ def dumps(value: Any) -> list[wire.Buffer]:
 
     if main_by_reference():
         try:
-            return wire.pack(pickle.dumps(value, 5, buffer_callback=place), buffers)
+            return pickle.dumps(value, 5, buffer_callback=place)
         except Exception as error:
             if isinstance(error, RecursionError):
                 raise
-            buffers.clear()
+            del buffers[before:]
     stream = io.BytesIO()
     value_pickler()(stream, place).dump(value)
-    return wire.pack(stream.getvalue(), buffers)
+    return stream.getvalue()
 
 
 def loads(body: memoryview) -> Any:
     """The object of a body; its out-of-band buffers are views of the body."""
     pickled, buffers = wire.unpack(body)
-    try:
+    with _explaining():
         return pickle.loads(pickled, buffers=buffers)
+
+
+def loads_all(pickled: memoryview, buffers: Iterable[wire.Buffer]) -> list[Any]:
+    """The objects of several pickles, one behind the other, with their buffers in that order."""
+    stream, ordered, found = io.BytesIO(pickled), iter(buffers), []
+    with _explaining():
+        while stream.tell() < len(pickled):
+            # a reader of its own each: what one remembers is nothing to the next
+            found.append(pickle.load(stream, buffers=ordered))
+    return found
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         if _explain is not None:
             _explain(error)
