@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["hygiene", "engines"]
+pytest_plugins = ["hygiene", "engines", "pythons"]
 
 # that a machine is busy says nothing about what is tested
 settings.register_profile(
