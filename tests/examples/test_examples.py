@@ -20,7 +20,9 @@ ARGUMENTS = {"process_gpu": ["--cpu"]}
 NEEDS = {
     "async_manager": ["gymnasium"],
     "es_cartpole": ["gymnasium", "numpy", "matplotlib"],
+    "jax_ring": ["jax"],
     "process_gpu": ["torch"],
+    "ring": ["torch"],
 }
 
 pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
@@ -43,9 +45,9 @@ def run(name, *arguments, folder):
     return done.stdout
 
 
-# these two have tests of their own
+# these have tests of their own
 @pytest.mark.parametrize(
-    "name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole"})
+    "name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole", "mpi_pi"})
 )
 def test_an_example_runs(name, tmp_path):
     run(name, *ARGUMENTS.get(name, []), folder=tmp_path)

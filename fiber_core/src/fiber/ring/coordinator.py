@@ -86,7 +86,7 @@ class Coordinator:
         first = next((one for one in told if isinstance(one, do.StartWorker)), None)
         try:
             if first is not None:
-                self._hire(first)
+                self._team[first.worker] = Worker(first.worker, first.group)
                 if not first.group.is_caller:
                     self._hands.launch(first)
         except BaseException:
@@ -196,7 +196,7 @@ class Coordinator:
 
     def _do(self, told: do.Instruction) -> None:
         if isinstance(told, do.StartWorker):
-            self._hire(told)
+            self._team[told.worker] = Worker(told.worker, told.group)
             if told.group.is_caller:
                 self._join_in(told)
             else:
@@ -217,9 +217,6 @@ class Coordinator:
             self._loop.stop()
 
     # -- workers come
-
-    def _hire(self, told: do.StartWorker) -> None:
-        self._team[told.worker] = Worker(told.worker, told.group)
 
     def launched(
         self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
@@ -367,6 +364,7 @@ class Coordinator:
             worker.leave()
             if not worker.is_idle:
                 # a thread cannot be ended: it is left alone with what it waits for
+                worker.thread.restore()
                 self._loop.post(lambda: self._feed(events.WorkerGone(told.worker)))
         elif worker.child is None:
             worker.is_cancelled = True

@@ -93,23 +93,28 @@ class MemberThread(threading.Thread):
 
     def __init__(self, work: Work, end: Connection, ended: Callable[[], None]) -> None:
         super().__init__(name="fiber-ring-rank0", daemon=True)
-        self._work = work
         self._end = end
         self._ended = ended
 
+        self._before = dict(os.environ)
+        self._member = _Member(work, end, "", of_process=False)
+
     def run(self) -> None:
         """Be a member; the environment is afterwards as it was."""
-        before = dict(os.environ)
-        member = _Member(self._work, self._end, "", of_process=False)
         try:
-            member.run()
+            self._member.run()
         finally:
-            for name in member.changed:
-                os.environ.pop(name, None)
-                if name in before:
-                    os.environ[name] = before[name]
+            self.restore()
             self._end.close()
             self._ended()
+
+    def restore(self) -> None:
+        """Set back what the ring has set in the environment; idempotent."""
+        changed, self._member.changed = self._member.changed, []
+        for name in changed:
+            os.environ.pop(name, None)
+            if name in self._before:
+                os.environ[name] = self._before[name]
 
 
 class _Member:
