@@ -83,12 +83,13 @@ def master(world, tmp_path):
         one.close()
 
 
-def gone_from_all(world, seconds):
+def left_on(world, seconds):
+    """The processes that hosts still have after so many seconds, or once there is none."""
     deadline = time.monotonic() + seconds
-    while world.jobs() and time.monotonic() < deadline:
+    while (left := world.jobs()) and time.monotonic() < deadline:
         # nobody tells of the end of processes that are no children of ours
         time.sleep(0.05)
-    return world.jobs() == []
+    return left
 
 
 @pytest.mark.timeout(150)
@@ -98,7 +99,7 @@ def test_workers_run_on_all_hosts_and_nothing_is_left(master, world):
 
     assert hosts == {"alpha", "beta", "gamma"}
     assert program.end()["good"]
-    assert gone_from_all(world, 5.0)
+    assert left_on(world, 5.0) == []
 
 
 @pytest.mark.timeout(150)
@@ -110,7 +111,7 @@ def test_a_killed_remote_worker_loses_nothing(master, world):
         os.kill(pid, signal.SIGKILL)
 
     assert program.end()["good"]
-    assert gone_from_all(world, 5.0)
+    assert left_on(world, 5.0) == []
 
 
 @pytest.mark.timeout(150)
@@ -129,7 +130,7 @@ def test_a_cut_link_is_noticed_within_the_lease_and_a_host_that_comes_back_is_us
     assert found["good"]
     assert "alpha" not in {host for host, _ in found["after"]}
     # its agent ended what it ran by itself
-    assert gone_from_all(world, LEASE + 10.0)
+    assert left_on(world, LEASE + 10.0) == []
 
     again = master("squares", "6")
     assert "alpha" in {host for host, _ in again.up()}
@@ -147,7 +148,7 @@ def test_ssh_connections_that_drop_disturb_nobody(master, world):
 
     assert found["good"]
     assert {tuple(one) for one in found["after"]} <= set(before), "healthy workers were replaced"
-    assert gone_from_all(world, 5.0)
+    assert left_on(world, 5.0) == []
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
@@ -163,7 +164,7 @@ def test_a_host_whose_sshd_died_is_given_up(master, world):
         beta.start()
 
     assert found["good"]
-    assert gone_from_all(world, LEASE + 10.0)
+    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
@@ -198,7 +199,7 @@ def test_hosts_that_cannot_reach_this_machine_do_by_the_ssh_connection(master, w
 
     assert found["good"]
     assert len(hosts) == 3
-    assert gone_from_all(world, LEASE + 10.0)
+    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.timeout(150)
@@ -220,6 +221,6 @@ def test_nothing_outlives_a_killed_master_by_more_than_its_lease(master, world):
     program.process.kill()
     program.process.wait()
 
-    assert gone_from_all(world, LEASE + 10.0)
+    assert left_on(world, LEASE + 10.0) == []
     # what it left on this machine the next program removes
     rundir.sweep()
