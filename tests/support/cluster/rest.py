@@ -83,12 +83,18 @@ class Api:
         return made
 
     def get(self, asked: Asked) -> Object:
+        """One object."""
         assert asked.name is not None
+        self._version(asked)
         return self.store.need(asked.resource, asked.namespace, asked.name)
 
     def list(self, asked: Asked) -> Object:
         """A collection, or the next part of it."""
         resource, query = asked.resource, asked.query
+        version = self._version(asked)
+        if query.get("resourceVersionMatch") == "Exact" and version < self.store.floor:
+            message = "The resourceVersion for the provided list is too old."
+            raise Refused(410, "Expired", message)
         chosen = selection(resource, query)
         items = [
             thing for thing in self.store.list(resource, asked.namespace) if chosen.matches(thing)
@@ -96,12 +102,12 @@ class Api:
         meta: Object = {"resourceVersion": str(self.store.version)}
         limit = int(query.get("limit") or 0)
         if query.get("continue"):
-            start, version = _read_token(query["continue"])
-            if 0 <= version < self.store.floor:
+            start, since = _read_token(query["continue"])
+            if 0 <= since < self.store.floor:
                 raise self._stale_token(start)
             items = [thing for thing in items if _key(thing) > start]
-            if version >= 0:
-                meta["resourceVersion"] = str(version)
+            if since >= 0:
+                meta["resourceVersion"] = str(since)
         if 0 < limit < len(items):
             meta["continue"] = _token(_key(items[limit - 1]), int(meta["resourceVersion"]))
             if not query.get("labelSelector") and not query.get("fieldSelector"):
@@ -139,6 +145,9 @@ class Api:
             warnings: what the answer warns of is added here.
         """
 
+        if content_type == "application/apply-patch+yaml":
+            return self._apply(asked, patch, warnings)
+
         def change(there: Object) -> Object:
             new = patches.apply(there, patch, content_type)
             warnings.extend(checked(asked, new, []))
@@ -161,6 +170,22 @@ class Api:
             if there is not None:
                 self.deletion.delete(asked.resource, there, options, dry=asked.dry)
         return found
+
+    def _apply(self, asked: Asked, patch: Any, warnings: list[str]) -> Object:
+        """Create an object or merge it; who manages which field is not kept."""
+        if not asked.query.get("fieldManager"):
+            text = "Required value: is required for apply patch"
+            message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {text}'
+            cause = {"reason": "FieldValueRequired", "message": text, "field": "fieldManager"}
+            details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause]}
+            raise Refused(422, "Invalid", message, details)
+        assert asked.name is not None
+        if self.store.get(asked.resource, asked.namespace, asked.name) is None:
+            thing = clone(patch)
+            warnings.extend(checked(asked, thing, []))
+            return self.create(asked, thing)
+        kind = "application/strategic-merge-patch+json"
+        return self.patch(asked, patch, kind, warnings)
 
     def _change(self, asked: Asked, change: Callable[[Object], Object]) -> Object:
         assert asked.name is not None
@@ -240,6 +265,19 @@ class Api:
             refused.details["causes"] = [cause]
             raise refused
 
+    def _version(self, asked: Asked) -> int:
+        """The version that a reading asks for, or 0."""
+        text = asked.query.get("resourceVersion") or "0"
+        if not text.isdigit():
+            why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+            raise Refused.bad_request(f"invalid resource version: resourceVersion: {why}")
+        if int(text) <= self.store.version:
+            return int(text)
+        message = f"Timeout: Too large resource version: {text}, current: {self.store.version}"
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        details = {"causes": [cause], "retryAfterSeconds": 1}
+        raise Refused(504, "Timeout", message, details, {"Retry-After": "1"})
+
     def _stale_token(self, start: str) -> Refused:
         message = (
             "The provided continue parameter is too old to display a consistent list result. You "
@@ -268,8 +306,6 @@ def _read_token(token: str) -> tuple[str, int]:
         told = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         return told["start"].rstrip("\0"), told["rv"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused.bad_request(
-            "continue key is not valid: illegal base64 data at input byte 7"
-            if not isinstance(error, UnicodeDecodeError)
-            else "continue key is not valid"
-        ) from error
+        why = "invalid character '\\u0081' looking for beginning of value"
+        message = f"invalid continue token: continue key is not valid: {why}"
+        raise Refused.bad_request(message) from error

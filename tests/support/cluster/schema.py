@@ -14,6 +14,24 @@ from .store import Object
 
 __all__ = ["Complaints", "complaints"]
 
+_QUANTITIES = frozenset(
+    {
+        "allocatable",
+        "capacity",
+        "default",
+        "defaultRequest",
+        "divisor",
+        "hard",
+        "limits",
+        "max",
+        "maxLimitRequestRatio",
+        "min",
+        "overhead",
+        "requests",
+        "sizeLimit",
+        "used",
+    }
+)
 _NUMBERS = {"int": "int64", "float": "float64"}
 _FREE = ("object", "datetime", "date", "IntOrString")
 #: fields of the API that the models name otherwise or lack
@@ -123,9 +141,7 @@ def _base64(value: str, found: Complaints) -> None:
 
 
 def _is_quantity(where: str) -> bool:
-    parts = {"limits", "requests", "hard", "capacity", "allocatable", "used", "sizeLimit"}
-    parts |= {"max", "min", "default", "defaultRequest", "maxLimitRequestRatio", "overhead"}
-    return bool(parts & set(re.split(r"[.\[\]]", where))) or where.endswith("divisor")
+    return re.sub(r"\[\d+\]", "", where).rpartition(".")[2] in _QUANTITIES
 
 
 def _wrong(value: Any, place: str, wanted: str) -> str:

@@ -152,8 +152,11 @@ class Server:
         if verb == "patch":
             patch, kind = await read_patch(request, wanted)
             warnings: list[str] = []
+            assert wanted.name is not None
+            there = self.store.get(wanted.resource, wanted.namespace, wanted.name)
             made = self.api.patch(wanted, patch, kind, warnings)
-            return warned(answer(made), warnings)
+            # an apply may have created it
+            return warned(answer(made, 201 if there is None else 200), warnings)
         if verb == "delete":
             options = await read_options(request)
             return answer(self.api.delete(wanted, options))

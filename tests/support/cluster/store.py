@@ -46,12 +46,15 @@ class Change:
 class Subscription:
     """Changes of some resources, from a version on; iterated until it is closed."""
 
-    def __init__(self, store: Store, resources: frozenset[Resource]) -> None:
+    def __init__(self, store: Store, resources: frozenset[Resource], since: int = 0) -> None:
         self._store = store
         self._resources = resources
+        self._since = since
         self._queue: asyncio.Queue[Change | None] = asyncio.Queue()
 
     def wants(self, change: Change) -> bool:
+        if change.version <= self._since:
+            return False
         return not self._resources or change.resource in self._resources
 
     def put(self, change: Change) -> None:
@@ -127,7 +130,7 @@ class Store:
 
     def subscribe(self, *resources: Resource, since: int | None = None) -> Subscription:
         """Hear of changes after a version, or from now on."""
-        subscription = Subscription(self, frozenset(resources))
+        subscription = Subscription(self, frozenset(resources), since or 0)
         if since is not None:
             if since < self.floor:
                 raise Refused.expired(since, self.floor)
