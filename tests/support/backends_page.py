@@ -42,6 +42,7 @@ WORDS = {
     "fork": "several processes a job",
     "suspend": "stopped jobs are told apart",
     "same_host": "jobs see this machine's files",
+    "streams": "jobs that cannot dial are reached by streams",
 }
 _TOP = """\
 # Backends
