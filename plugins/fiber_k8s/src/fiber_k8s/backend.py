@@ -25,6 +25,7 @@ from fiber.model import (
     ReachKind,
 )
 from fiber_k8s import logs
+from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.ends import Ends
@@ -34,10 +35,12 @@ from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name
 from fiber_k8s.run import Belongings
 from fiber_k8s.status import job_of, status_of
+from fiber_k8s.streams import Streams
 from fiber_k8s.sweeping import sweep, sweep_finished
 from fiber_k8s.watch import Watch
 
 if TYPE_CHECKING:
+    import socket
     from typing import BinaryIO
 
 __all__ = ["K8sBackend"]
@@ -63,6 +66,7 @@ class K8sBackend(Backend):
         self._context = context
         self._config = config
         self._client = Client(config)
+        self._streams = Streams(self._client)
         self._feed = Feed(self._ended)
         self._starter = Starter(
             self.name, self._client, config, self._feed, context.providers, _user()
@@ -160,7 +164,19 @@ class K8sBackend(Backend):
         tty: bool = False,
     ) -> int:
         """Run a program in a job's container."""
-        raise CapabilityError(self.name, "exec", "exec")
+        from fiber_k8s.execution import execute
+
+        return execute(self._client, job.id, argv, stdin=stdin, tty=tty)
+
+    def copy(self, src: str, dst: str) -> None:
+        """Copy files to or from a claim, or a pod."""
+        from fiber_k8s.files import copy
+
+        copy(self._client, self._config, self._context.image, src, dst)
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """A stream through the API server to where the job's supervisor waits for it."""
+        return self._streams.open(job.id, self._starter.landing(job.id))
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
         """Pods of one run, or of all runs in the namespace; ended ones included."""
@@ -205,13 +221,19 @@ class K8sBackend(Backend):
 
     def reach(self, job: Job) -> Reach:
         """Pods dial each other; from outside it takes streams."""
-        if self._client.connection.inside is not None:
-            return Reach(ReachKind.DIRECT, "the pod dials its parent's pod")
-        return Reach(ReachKind.NONE, "this program runs outside the cluster; use fiber run -a")
+        if is_outside(self._config, os.environ):
+            return Reach(ReachKind.REVERSED, "streams through the API server's port-forward")
+        return Reach(ReachKind.DIRECT, "the pod dials its parent's pod")
 
     def check(self) -> Iterable[Check]:
-        """Check the cluster, with a pod of its own."""
-        return ()
+        """Check the cluster, with pods of its own."""
+        from fiber_k8s.doctor.checks import run_checks
+
+        context = self._context
+        run_id = context.run_id or "0" * 8
+        return run_checks(
+            self, self._client, self._config, context.providers, run_id, context.image
+        )
 
     def close(self) -> None:
         """End all pods of jobs that are not detached, delete what the run has, end the streams."""
@@ -224,6 +246,7 @@ class K8sBackend(Backend):
         with contextlib.ExitStack() as stack:
             # each whatever becomes of those before it
             stack.callback(self._client.close)
+            stack.callback(self._streams.close)
             stack.callback(self._feed.close)
             for watch in watches:
                 stack.callback(watch.close)
@@ -241,7 +264,10 @@ class K8sBackend(Backend):
             raise SubmitError(msg)
         if spec.processes > 1:
             raise CapabilityError(self.name, "fork", f"a job of {spec.processes} processes")
-        self._watch(spec.run_id).wait_ready()
+        try:
+            self._watch(spec.run_id).wait_ready()
+        except ApiError as error:
+            raise SubmitError(str(error)) from error
 
     @functools.cached_property
     def _swept(self) -> bool:
@@ -270,6 +296,7 @@ class K8sBackend(Backend):
     def _end(self, job: Job, grace: int) -> None:
         if self._has_ended(job) or self._starter.doom(job.id):
             return
+        self._ends.asked(job.id)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:

@@ -55,6 +55,8 @@ class Ends:
         self._there: dict[str, Mapping[str, str]] = {}
         #: pods whose end is about to be told
         self._ending: set[str] = set()
+        #: pods that were asked to end from here: nobody asks why they did
+        self._asked: set[str] = set()
 
     # -- what the watch tells, on its thread
 
@@ -84,6 +86,7 @@ class Ends:
         with self._changed:
             is_told = job.id in self._ending
             self._there.pop(job.id, None)
+            self._asked.discard(job.id)
             self._changed.notify_all()
         if not is_told:
             self._feed.publish(job, gone(pod))
@@ -96,6 +99,11 @@ class Ends:
         for doubt in Doubt:
             self._deadlines.drop((job.id, doubt))
 
+    def asked(self, job_id: str) -> None:
+        """A job is asked to end."""
+        with self._changed:
+            self._asked.add(job_id)
+
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
 
@@ -103,6 +111,9 @@ class Ends:
             selector: of labels.
             timeout: seconds to wait.
         """
+        wanted = dict(pair.split("=", 1) for pair in selector.split(","))
+        with self._changed:
+            self._asked.update(self._left(wanted))
         path = self._client.path("pods")
         body = {
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1,
@@ -118,7 +129,6 @@ class Ends:
             # one by one: that takes another verb
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
             self._starter.do_all([functools.partial(self._delete, name) for name in names])
-        wanted = dict(pair.split("=", 1) for pair in selector.split(","))
         with self._changed:
             self._changed.wait_for(lambda: not self._left(wanted), timeout)
 
@@ -144,10 +154,11 @@ class Ends:
             if job.id in self._ending:
                 return
             self._ending.add(job.id)
+            asked = job.id in self._asked
         spec = self._starter.spec(job.id)
         is_process = spec is not None and spec.entry is not None
         started = (pod.get("status") or {}).get("startTime") is not None
-        wordless = status.state is JobState.SUCCEEDED or not mine or not started
+        wordless = status.state is JobState.SUCCEEDED or asked or not mine or not started
 
         def tell() -> None:
             lines = () if wordless else last_lines(self._client, job.id, _TAIL)

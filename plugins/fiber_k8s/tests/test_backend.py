@@ -1,0 +1,284 @@
+"""Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, and what is left."""
+
+import base64
+
+import pytest
+
+from cluster import Act
+from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
+from fiber.launch.private import read_private
+from fiber.model import Job, JobState, Reason, ReasonKind, ResourceRequest
+from fiber_k8s.run import LEASES
+from k8s_world import spec
+
+PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
+
+
+class TestLife:
+    def test_a_job_is_accepted_runs_and_ends(self, site, backend):
+        job = site.start(backend, Act(code=0, after=0.2))
+        assert backend.told.end(job).exit_code == 0
+        assert [one.state for one in backend.told.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
+        assert backend.told.of(job)[0].state is PENDING
+
+    def test_a_processs_pod_goes_when_it_has_ended(self, site, backend):
+        job = site.start(backend, Act(code=0))
+        backend.told.end(job)
+        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
+
+    def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
+        job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
+        backend.told.end(job)
+        assert list(backend.logs(job)) == ["a line"]
+        backend.cleanup(backend.run)
+        site.wait_until_gone(backend.run)
+
+    def test_a_failure_has_its_last_lines(self, site, backend):
+        job = site.start(backend, Act(code=3, log="one\ntwo\n"))
+        status = backend.told.end(job)
+        assert (status.reason, status.exit_code) == (Reason(ReasonKind.EXIT, 3), 3)
+        assert status.processes[0].log_tail == ("one", "two")
+        assert list(backend.logs(job)) == ["one", "two"]
+
+    def test_failures_can_be_kept(self, site):
+        backend = site.open(keep_failed=True)
+        job, good = site.start(backend, Act(code=3)), site.start(backend, Act(code=0))
+        backend.told.end(job)
+        backend.told.end(good)
+        left = site.cluster.wait_for(
+            "pods", lambda pods: good.id not in names(pods) and names(pods)
+        )
+        assert job.id in left
+
+    def test_out_of_memory_is_told_with_proof(self, site, backend):
+        assert backend.told.end(site.start(backend, Act(oom=True))).reason == Reason(ReasonKind.OOM)
+
+    def test_terminate_lets_it_end_in_its_own_way(self, site, backend):
+        job = site.start(backend, Act(on_term=4))
+        backend.told.running(job)
+        backend.terminate(job, grace=20)
+        assert backend.told.end(job).exit_code == 4
+
+    def test_kill_ends_what_does_not_listen(self, site, backend):
+        job = site.start(backend, Act(on_term=None))
+        backend.told.running(job)
+        backend.kill(job)
+        backend.kill(job)
+        assert backend.told.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
+        backend.kill(job)
+        backend.terminate(job)
+
+    def test_a_pod_that_others_delete_has_ended(self, site, backend):
+        job = site.start(backend)
+        backend.told.running(job)
+        site.cluster.delete_pod(job.id, grace=0)
+        status = backend.told.end(job)
+        assert (status.reason, status.message) == (
+            Reason(ReasonKind.UNKNOWN),
+            "its pod was deleted by force while it ran",
+        )
+
+    @pytest.mark.parametrize("how,kind", [("evict", ReasonKind.EVICTED), ("kubelet_evict", ReasonKind.EVICTED), ("preempt", ReasonKind.PREEMPTED)])  # fmt: skip
+    def test_a_pod_whose_place_is_taken_says_so(self, site, backend, how, kind):
+        job = site.start(backend)
+        backend.told.running(job)
+        getattr(site.cluster, how)(job.id)
+        status = backend.told.end(job)
+        assert status.reason == Reason(kind)
+        assert not status.reason.counts_as_attempt
+
+    def test_a_log_is_followed_to_the_jobs_end(self, site, backend):
+        job = site.start(backend, Act(log="first\n"))
+        backend.told.running(job)
+        lines = backend.logs(job, follow=True)
+        assert next(lines) == "first"
+        site.cluster.say(job.id, "second\n")
+        assert next(lines) == "second"
+        site.cluster.end(job.id, code=0)
+        assert list(lines) == []
+
+    def test_what_is_private_comes_sealed_with_the_runs_key(self, site, backend, tmp_path):
+        job = site.start(backend, private=b"a secret")
+        pod = site.cluster.get("pods", job.id)
+        variables = {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+        secret = site.cluster.get("secrets", f"fiber-{backend.run}")
+        key = base64.b64decode(secret["data"]["key"])
+        (tmp_path / "key").write_bytes(key)
+        where = variables["FIBER_BOOTSTRAP"].replace("/var/run/secrets/fiber/key", str(tmp_path / "key"))  # fmt: skip
+
+        assert b"a secret" not in str(pod).encode()
+        assert read_private({"FIBER_BOOTSTRAP": where}) == b"a secret"
+
+
+class TestBelongings:
+    def test_all_of_a_run_belongs_to_its_lease(self, site, backend):
+        job = site.start(backend, private=b"x")
+        lease = site.cluster.get("leases", f"fiber-{backend.run}")
+        owner = {
+            "apiVersion": LEASES,
+            "kind": "Lease",
+            "name": lease["metadata"]["name"],
+            "uid": lease["metadata"]["uid"],
+        }
+        assert site.cluster.get("pods", job.id)["metadata"]["ownerReferences"] == [owner]
+        secret = site.cluster.get("secrets", f"fiber-{backend.run}")
+        assert secret["metadata"]["ownerReferences"] == [owner]
+        assert secret["immutable"] is True
+
+    def test_nothing_is_left_at_the_end_and_close_waits_for_the_pods(self, site, backend):
+        for _ in range(3):
+            backend.told.running(site.start(backend, private=b"x"))
+        backend.close()
+        assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
+        site.wait_until_gone(backend.run)
+
+    def test_what_outlives_its_starter_stays(self, site):
+        first = site.open()
+        job = site.start(first, entry=None, argv=("sleep",), detached=True)
+        first.close()
+        assert job.id in names(site.cluster.objects("pods"))
+        second = site.open()
+        assert [one.id for one in second.list(first.run)] == [job.id]
+        second.cleanup(first.run)
+        site.wait_until_gone(first.run)
+
+    def test_what_a_killed_program_left_is_swept_by_the_next(self, site):
+        dead = site.open(lease=1.0)
+        job = site.start(dead, private=b"x")
+        renewals = dead._belongings[dead.run]
+        renewals._closing.set()
+        age(site.cluster, f"fiber-{dead.run}")
+        next_one = site.open()
+        assert next_one.sweep(dry_run=True) == [dead.run]
+        site.start(next_one)
+        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
+        site.wait_until_gone(dead.run)
+
+    def test_a_run_that_renews_its_lease_is_left_alone(self, site):
+        first, second = site.open(), site.open()
+        job = site.start(first)
+        site.start(second)
+        assert second.sweep() == []
+        assert job.id in names(site.cluster.objects("pods"))
+
+    def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
+        other = site.open()
+        job = site.start(other, Act(code=0), entry=None, argv=("true",), detached=True)
+        backend.told.running(site.start(backend))
+        other.told.end(job)
+        assert backend.sweep() == [other.run]
+        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
+
+
+class TestRefusals:
+    def test_no_image_is_told_with_what_to_set(self, site, backend):
+        with pytest.raises(SubmitError, match="FIBER_IMAGE"):
+            site.start(backend, image=None)
+
+    def test_a_quota_is_told_in_the_clusters_words(self, site):
+        site.cluster.add_namespace("small")
+        site.cluster.add_quota({"pods": "0"}, "small")
+        backend = site.open(namespace="small")
+        with pytest.raises(SubmitError, match="exceeded quota"):
+            site.start(backend)
+
+    def test_a_missing_right_is_told_with_what_grants_it(self, site):
+        name = site.cluster.add_account("nobody")
+        path = site.cluster.kubeconfig.with_name("nobody")
+        site.cluster.write_kubeconfig(path, user=name)
+        from fiber.model import BackendContext
+        from fiber_k8s.backend import K8sBackend
+        from fiber_k8s.config import K8sConfig
+
+        backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000001"))  # fmt: skip
+        with pytest.raises(SubmitError, match="cannot list resource .*fiber k8s rbac"):
+            backend.submit(spec(run_id="00000001", image="app:1"))
+        backend.close()
+
+    def test_an_unknown_field_of_a_template_is_refused(self, site, tmp_path):
+        path = tmp_path / "pod.yaml"
+        path.write_text("spec: {tolerationz: []}")
+        backend = site.open(pod_template=str(path))
+        with pytest.raises(SubmitError, match="unknown field .*tolerationz"):
+            site.start(backend)
+
+    def test_more_gpus_than_any_node_has_fail_with_the_schedulers_words(self, site):
+        backend = site.open(unschedulable_timeout=0.3)
+        job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
+        status = backend.told.end(job)
+        assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
+        assert "Insufficient nvidia.com/gpu" in status.message
+        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
+
+    def test_a_busy_cluster_is_waited_for(self, site):
+        backend = site.open(unschedulable_timeout=0.1)
+        wanted = ResourceRequest(cpu=3)
+        first = [site.start(backend, resources=wanted) for _ in range(2)]
+        waiting = site.start(backend, resources=wanted)
+        status = backend.told.until(waiting, lambda one: one.message)
+        assert (status.state, "Insufficient cpu" in status.message) == (PENDING, True)
+        backend.kill(first[0])
+        backend.told.running(waiting)
+
+    def test_an_image_that_cannot_be_pulled_ends_after_a_while(self, site):
+        backend = site.open(image_timeout=0.3)
+        words = ("ErrImagePull", "dial tcp: connection refused")
+        job = site.start(backend, Act(refused=words))
+        status = backend.told.end(job)
+        assert status.reason == Reason(ReasonKind.IMAGE)
+        assert "connection refused" in status.message
+
+    def test_an_unknown_job_is_told(self, site, backend):
+        job = Job(id="none-1", name="none", run_id=backend.run, backend="k8s")
+        for call in (backend.kill, backend.terminate, lambda j: list(backend.logs(j)), lambda j: backend.status([j])):  # fmt: skip
+            with pytest.raises(UnknownJobError, match="none-1"):
+                call(job)
+
+    def test_a_cluster_that_is_not_there_is_named_within_seconds(self, site, tmp_path):
+        from fiber.model import BackendContext
+        from fiber_k8s.backend import K8sBackend
+        from fiber_k8s.config import K8sConfig
+
+        path = tmp_path / "config"
+        path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
+        backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip
+        with pytest.raises(BackendUnavailableError, match="127.0.0.1:9.*FIBER_K8S_CONTEXT"):
+            backend.submit(spec(run_id="00000002", image="app:1"))
+        backend.close()
+
+
+class TestGroups:
+    def test_all_run_or_none(self, site, backend):
+        jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
+        assert {status.state for status in backend.status(jobs)} == {RUNNING}
+
+    def test_where_not_all_find_room_none_stays(self, site, backend):
+        wanted = ResourceRequest(cpu=3)
+        specs = [site.spec(backend, resources=wanted) for _ in range(4)]
+        with pytest.raises(SubmitError, match="Insufficient cpu"):
+            backend.submit_group(specs, 1.0)
+        site.wait_until_gone(backend.run, ("pods",))
+
+    def test_schedulers_of_groups_are_told(self, site):
+        backend = site.open(gang="kueue", queue="team")
+        jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
+        pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
+        groups = {pod["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in pods}
+        assert len(groups) == 1
+        assert {pod["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for pod in pods} == {"2"}
+
+
+def names(pods):
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def age(cluster, name):
+    """Have a Lease look as if nobody had renewed it for a long time."""
+    from cluster.kinds import of
+
+    def work():
+        store = cluster.parts.store
+        lease = store.get(of("leases"), "default", name)
+        lease["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z"
+
+    cluster.call(work)
