@@ -31,6 +31,7 @@ class TestExitCodes:
             (failed(None), 1),
             (failed(None, Reason(ReasonKind.START)), 127),
             (failed(None, Reason(ReasonKind.IMAGE)), 1),
+            (failed(127, Reason(ReasonKind.UNSCHEDULABLE)), 1),
             # of several processes the first did well and another did not
             (failed(0), 1),
         ],

@@ -190,7 +190,7 @@ class TestAttached:
 
         done = fiber("run", "-a", "--gpu", "99", "nvidia-smi")
 
-        assert done.exit_code not in {0, None}
+        assert done.exit_code == 1
         assert "Insufficient nvidia.com/gpu" in done.stderr
         cluster.wait_for("pods", lambda pods: not pods)
 

@@ -27,6 +27,8 @@ __all__ = ["attend", "exit_code"]
 #: seconds that a job has to end after Ctrl-C
 _GRACE = 5.0
 _NOT_STARTED = 127
+#: reasons of the platform's, for which no program is to blame
+_NEVER_RAN = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE})
 #: what a job is called where no tool but ours knows it
 _PLAIN = "job"
 
@@ -54,6 +56,8 @@ def attend(session: Session, run: Run, spec: JobSpec) -> int:
 def exit_code(status: JobStatus) -> int:
     """The exit code of an ended job as shells give it: 128 and the signal for one that was killed."""
     code = status.exit_code
+    if status.reason is not None and status.reason.kind in _NEVER_RAN:
+        return 1
     if code is not None and not (code == 0 and status.state is JobState.FAILED):
         return after_signal(-code) if code < 0 else code
     if status.reason is not None and status.reason.kind is ReasonKind.START:

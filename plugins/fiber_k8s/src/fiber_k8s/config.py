@@ -43,7 +43,7 @@ class K8sConfig:
         metadata={
             "option": "--service-account",
             "help": "service account of the pod",
-            "commands": ("run",),
+            "commands": ("run", "doctor"),
         },
     )
     #: container of the program's own pod that is copied, where it has several and the first is not it

@@ -61,7 +61,7 @@ RULES = (
     Rule(
         resource="events",
         verbs=("list",),
-        why="whether an autoscaler is at work for a pod that waits",
+        why="knowing whether an autoscaler is at work for a pod that waits",
         needed=False,
     ),
     Rule(
@@ -79,7 +79,7 @@ RULES = (
     Rule(
         resource="persistentvolumeclaims",
         verbs=("get", "list"),
-        why="fiber doctor and fiber cp tell what is wrong with a claim",
+        why="what fiber doctor says of claims",
         needed=False,
     ),
 )

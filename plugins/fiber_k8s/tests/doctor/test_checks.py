@@ -195,7 +195,8 @@ class TestFromInside:
         found = doctor()
 
         assert failed(found) == {"default may: leases"}
-        assert "--service-account default" in found["default may: leases"].fix
+        wanted = "| kubectl apply -f -, and fiber run --service-account fiber"
+        assert found["default may: leases"].fix.endswith(wanted)
 
     def test_a_cluster_that_pods_cannot_reach_is_told(self, doctor, pods):
         pods.will(account="timed out", allowed=None)

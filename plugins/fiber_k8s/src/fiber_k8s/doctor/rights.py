@@ -10,6 +10,8 @@ from fiber_k8s.rbac import RULES, Right, Rule, rights
 
 __all__ = ["ask", "judge", "question"]
 
+#: the account of pods that name none
+_EVERYBODYS = "default"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -54,8 +56,13 @@ def judge(
             person.
     """
     grant = f"fiber k8s rbac --namespace {namespace}"
-    grant += f" --service-account {account}" if account else " --user YOU"
-    fix = f"{grant} | kubectl apply -f -"
+    if account is None:
+        fix = f"{grant} --user YOU | kubectl apply -f -"
+    elif account == _EVERYBODYS:
+        # whatever else runs in the namespace would have them as well
+        fix = f"{grant} | kubectl apply -f -, and fiber run --service-account fiber"
+    else:
+        fix = f"{grant} --service-account {account} | kubectl apply -f -"
     for rule in RULES:
         missing = [right.verb for right in rights([rule]) if not allowed.get(right)]
         yield Check(
