@@ -102,6 +102,9 @@ def _container(container: Object) -> None:
             probe.setdefault("periodSeconds", 10)
             probe.setdefault("successThreshold", 1)
             probe.setdefault("failureThreshold", 3)
+            if probe.get("httpGet"):
+                probe["httpGet"].setdefault("path", "/")
+                probe["httpGet"].setdefault("scheme", "HTTP")
 
 
 def _volume(volume: Object) -> None:

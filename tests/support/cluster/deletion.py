@@ -98,7 +98,7 @@ class Deletion:
                 self._foreground_owners(change.object)
                 if meta.get("namespace"):
                     self._emptied(meta["namespace"])
-            elif change.type == "ADDED":
+            elif change.before is None or _owners(change.before) != _owners(change.object):
                 self._without_owner(change.resource, change.object)
             if change.type == "MODIFIED" and "deletionTimestamp" in meta:
                 self._policies(change.resource, change.object)
@@ -229,6 +229,11 @@ class Deletion:
 
     def _without_owner(self, resource: Resource, thing: Object) -> None:
         """Delete an object all whose owners are gone."""
+        meta = thing["metadata"]
+        current = self.store.get(resource, meta.get("namespace"), meta["name"])
+        if current is None or current["metadata"]["uid"] != meta["uid"]:
+            return
+        thing = current
         owners = thing["metadata"].get("ownerReferences") or ()
         if not owners or "deletionTimestamp" in thing["metadata"]:
             return
@@ -312,6 +317,10 @@ def _gone(resource: Resource, meta: Object) -> Object:
         "status": "Success",
         "details": details,
     }
+
+
+def _owners(thing: Object) -> object:
+    return thing["metadata"].get("ownerReferences")
 
 
 def _moment(text: str) -> dt.datetime:

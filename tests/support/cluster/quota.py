@@ -86,7 +86,10 @@ def apply_limits(store: Store, pod: Object) -> None:
         for item in limits["spec"].get("limits") or ():
             if item["type"] == "Container":
                 for container in spec.get("containers") or ():
-                    complaints += _complaints(item, container)
+                    resources = container.get("resources") or {}
+                    complaints += _complaints(item, resources, "Container")
+            elif item["type"] == "Pod":
+                complaints += _complaints(item, _whole(spec), "Pod")
     if complaints:
         text = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
         raise Refused.forbidden(PODS, meta.get("name", ""), text)
@@ -112,24 +115,34 @@ def _default(meta: Object, spec: Object, item: Object) -> None:
         notes["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {text}"
 
 
-def _complaints(item: Object, container: Object) -> list[str]:
+def _whole(spec: Object) -> Object:
+    """The resources of all containers together."""
+    whole: Object = {}
+    for container in spec.get("containers") or ():
+        for part, values in (container.get("resources") or {}).items():
+            for name, value in values.items() if isinstance(values, dict) else ():
+                there = whole.setdefault(part, {})
+                there[name] = (
+                    value if name not in there else _text(parse(there[name]) + parse(value))
+                )
+    return whole
+
+
+def _complaints(item: Object, resources: Object, what: str) -> list[str]:
     found = []
-    resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for name, least in (item.get("min") or {}).items():
         if name not in requests:
-            found.append(f"minimum {name} usage per Container is {least}.  No request is specified")
+            found.append(f"minimum {name} usage per {what} is {least}.  No request is specified")
         elif parse(requests[name]) < parse(least):
             found.append(
-                f"minimum {name} usage per Container is {least}, but request is {requests[name]}"
+                f"minimum {name} usage per {what} is {least}, but request is {requests[name]}"
             )
     for name, most in (item.get("max") or {}).items():
         if name not in limits:
-            found.append(f"maximum {name} usage per Container is {most}.  No limit is specified")
+            found.append(f"maximum {name} usage per {what} is {most}.  No limit is specified")
         elif parse(limits[name]) > parse(most):
-            found.append(
-                f"maximum {name} usage per Container is {most}, but limit is {limits[name]}"
-            )
+            found.append(f"maximum {name} usage per {what} is {most}, but limit is {limits[name]}")
     return found
 
 

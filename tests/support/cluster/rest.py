@@ -214,6 +214,9 @@ class Api:
             if resource.status and "status" in there:
                 new["status"] = clone(there["status"])
             defaults.fill(resource, new)
+            if resource is PODS:
+                # the one plugin of admission that also completes updates
+                defaults.tolerations(new["spec"])
             if resource is NAMESPACES:
                 new["status"] = clone(there["status"])
             check(resource, new)
