@@ -4,8 +4,8 @@ import os
 import signal
 
 import pytest
-import require
 
+import require
 from fiber.experimental import Ring, current_ring
 
 pytestmark = [

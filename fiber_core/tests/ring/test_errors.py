@@ -1,0 +1,34 @@
+"""What is raised where a ring fails."""
+
+import pickle
+
+from fiber.ring.errors import RingError
+from fiber.ring.model import Failure
+
+FAILURE = Failure(
+    reason="EXIT(3)",
+    message="exited with code 3",
+    rank=2,
+    host="beta",
+    log_tail=("one", "two"),
+    traceback="Traceback …",
+)
+
+
+def test_it_says_who_where_why_and_what_was_written_last():
+    text = str(RingError(f"r failed: {FAILURE}", failure=FAILURE))
+
+    assert text == (
+        "r failed: rank 2 on beta: EXIT(3): exited with code 3\n    one\n    two\n\nTraceback …"
+    )
+
+
+def test_it_can_be_sent():
+    error = pickle.loads(pickle.dumps(RingError("r failed", failure=FAILURE)))
+
+    assert (str(error), error.failure) == (str(RingError("r failed", failure=FAILURE)), FAILURE)
+
+
+def test_a_failure_without_a_rank_says_what_it_knows():
+    assert str(Failure(reason="StartTimeout", message="late")) == "StartTimeout: late"
+    assert str(Failure(reason="OOM", host="a")) == "a: OOM"
