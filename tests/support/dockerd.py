@@ -31,7 +31,7 @@ __all__ = ["IMAGE", "Engine", "engine", "started"]
 IMAGE = "fiber-test"
 _DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
 #: what tests and examples send to their children, where it is installed
-_IF_THERE = ("gymnasium", "hypothesis", "numpy")
+_IF_THERE = ("fiber-k8s", "gymnasium", "hypothesis", "numpy")
 _PATIENCE = 60.0
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
 #: what Debian's administrators have, and a user's PATH may lack
