@@ -13,6 +13,9 @@ from .store import Object, Store, clone, now
 __all__ = ["Happenings"]
 
 
+_ACTIONS = {"Scheduled": "Binding", "Preempted": "Preempting"}
+
+
 @attrs.define
 class Happenings:
     """Writes events; one that repeats counts up."""
@@ -80,7 +83,7 @@ class Happenings:
                 "firstTimestamp": None,
                 "lastTimestamp": None,
                 "eventTime": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-                "action": "Binding" if reason == "Scheduled" else "Scheduling",
+                "action": _ACTIONS.get(reason, "Scheduling"),
                 "reportingComponent": by,
                 "reportingInstance": f"{by}-1",
             }

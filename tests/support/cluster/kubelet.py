@@ -10,9 +10,10 @@ import attrs
 from .deletion import Deletion
 from .happenings import Happenings
 from .kinds import NODES, PODS
+from .placing import lacking
 from .podworker import Stop, Worker
 from .runtime import Runtime
-from .store import Object, Store, Subscription
+from .store import Object, Store, Subscription, clone, now
 from .volumes import Volumes
 
 __all__ = ["Kubelet"]
@@ -123,6 +124,8 @@ class Kubelet:
         if worker is None:
             if pod["status"].get("phase") in {"Succeeded", "Failed"}:
                 return
+            if self._rejects(pod, node):
+                return
             worker = self.workers[uid] = Worker(self, pod)
             self._tasks[uid] = asyncio.ensure_future(self._lead(uid, worker))
         if "deletionTimestamp" in meta:
@@ -130,6 +133,33 @@ class Kubelet:
                 worker.stop(Stop(meta.get("deletionGracePeriodSeconds", 30)))
             else:
                 self.remove(pod, {"gracePeriodSeconds": 0})
+
+    def _rejects(self, pod: Object, name: str) -> bool:
+        """Fail a pod that the node has no room for; a scheduler would not have sent it."""
+        node = self.store.need(NODES, None, name)
+        there = [
+            other
+            for other in self.store.list(PODS)
+            if other["spec"].get("nodeName") == name
+            and other["metadata"]["uid"] in self.workers
+            and other["status"].get("phase") not in {"Succeeded", "Failed"}
+        ]
+        lacks = lacking(pod, node, there)
+        if lacks is None:
+            return False
+        kind, text = lacks
+        self.happenings.tell(pod, f"OutOf{kind}", text, node=name, warning=True)
+        new = clone(pod)
+        new["status"] = {
+            "observedGeneration": pod["metadata"].get("generation", 1),
+            "phase": "Failed",
+            "message": f"Pod was rejected: {text}",
+            "reason": f"OutOf{kind}",
+            "startTime": now(),
+            "qosClass": pod["status"].get("qosClass", "BestEffort"),
+        }
+        self.store.update(PODS, new)
+        return True
 
     async def _forget(self, uid: str, pod: Object) -> None:
         await self.runtime.discard(pod)

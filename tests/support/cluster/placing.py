@@ -10,7 +10,7 @@ import attrs
 from .quantities import parse
 from .store import Object
 
-__all__ = ["Refusal", "demands", "refusals", "tolerates"]
+__all__ = ["Refusal", "demands", "lacking", "refusals", "tolerates"]
 
 
 @attrs.frozen
@@ -58,8 +58,7 @@ def refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[Refusal
         return [Refusal("node(s) were unschedulable")]
     for taint in node["spec"].get("taints") or ():
         if taint["effect"] in {"NoSchedule", "NoExecute"} and not tolerates(spec, taint):
-            told = f"{{{taint['key']}: {taint.get('value') or ''}}}"
-            return [Refusal(f"node(s) had untolerated taint {told}")]
+            return [Refusal("node(s) had untolerated taint(s)")]
     wanted = spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()) or not _affine(
         spec, labels, node["metadata"]["name"]
@@ -78,6 +77,20 @@ def refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[Refusal
             enough = value <= all_there.get(name, Fraction(0))
             found.append(Refusal(f"Insufficient {name}", by_preemption=enough))
     return found
+
+
+def lacking(pod: Object, node: Object, there: Sequence[Object]) -> tuple[str, str] | None:
+    """What a node lacks for a pod that was sent to it, and the kubelet's words for it."""
+    holds = {k: parse(v) for k, v in (node["status"].get("allocatable") or {}).items()}
+    for name, value in sorted(demands(pod).items()):
+        used = sum((demands(other).get(name, Fraction(0)) for other in there), Fraction(0))
+        capacity = holds.get(name, Fraction(0))
+        if value > 0 and used + value > capacity:
+            scale = 1000 if name == "cpu" else 1
+            numbers = [int(number * scale) for number in (value, used, capacity)]
+            told = "requested: {}, used: {}, capacity: {}".format(*numbers)
+            return name, f"Node didn't have enough resource: {name}, {told}"
+    return None
 
 
 def tolerates(spec: Object, taint: Object) -> bool:

@@ -120,21 +120,16 @@ def status_of(
     old = pod["status"]
     generation = pod["metadata"].get("generation", 1)
     done = phase in {"Succeeded", "Failed"}
-    completed = all(box.ended for box in boxes) and (
-        done or pod["spec"].get("restartPolicy") == "Never"
-    )
     unready = [box.name for box in boxes if not box.running]
+    ran = [box for box in boxes if box.ended and box.container_id]
+    over = len(ran) == len(boxes) and (done or pod["spec"].get("restartPolicy") == "Never")
     ready: Object = {"status": "False" if unready or done else "True"}
-    if (completed and phase != "Failed") or (completed and not reason and phase == "Running"):
-        ready["reason"] = "PodCompleted"
-    elif phase == "Failed":
-        ready["reason"] = "PodFailed"
+    if over:
+        failed = reason or any(box.state["terminated"]["exitCode"] for box in boxes)
+        ready["reason"] = "PodFailed" if failed else "PodCompleted"
     elif unready:
         ready["reason"] = "ContainersNotReady"
         ready["message"] = f"containers with unready status: [{' '.join(unready)}]"
-    if completed and phase == "Running":
-        codes = [box.state["terminated"]["exitCode"] for box in boxes]
-        ready["reason"] = "PodFailed" if any(codes) else "PodCompleted"
     initialized: Object = {"status": "True"}
     waiting = [box.name for box in inits if not (box.ended or (box.sidecar and box.running))]
     if waiting and not done:

@@ -65,6 +65,9 @@ class Worker:
         self.ip = ""
         self._sandbox = False
         self._started = now()
+        if self.inits:
+            for box in (*self.boxes, *self.inits):
+                box.state = {"waiting": {"reason": "PodInitializing"}}
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._gone = False
 
@@ -127,6 +130,7 @@ class Worker:
 
     async def _end(self, work: asyncio.Future[None], told: Stop) -> None:
         if told.reason:
+            self._tell(told.reason, told.message, warning=told.disruption)
             self._disrupted(told)
         # nothing is started again from here on
         work.cancel()
@@ -143,13 +147,12 @@ class Worker:
         for box in running:
             if box.running:
                 tales.ended(box, await box.handle.wait())
-        never = [box for box in self.boxes if not box.ended]
-        phase = self._phase(stopped=True) if not never else "Failed"
-        if told.reason:
-            phase = "Failed"
+        for box in self.boxes:
+            if not box.ended:
+                tales.never_was(box)
+        phase = "Failed" if told.reason else self._phase(stopped=True)
         await self._kubelet.reachable(self.node)
-        if running or told.reason or not never:
-            self._write(phase=phase, stop=told)
+        self._write(phase=phase, stop=told)
         if self._deleted() and not self._gone:
             self._remove()
         self._kubelet.finished(self.pod)
@@ -170,14 +173,13 @@ class Worker:
                 continue
             await self._contain(box, mounts)
             if box.state["terminated"]["exitCode"]:
-                for other in self.boxes:
-                    other.state = {"waiting": {"reason": "PodInitializing"}}
                 return
         await asyncio.gather(*(self._contain(box, mounts) for box in self.boxes))
         for task in sidecars:
             task.cancel()
         for box in self.inits:
             if box.running:
+                self._tell("Killing", f"Stopping container {box.name}", box)
                 await box.handle.stop(self.pod["spec"]["terminationGracePeriodSeconds"])
                 tales.ended(box, await box.handle.wait())
 
@@ -251,7 +253,6 @@ class Worker:
 
     def _overdue(self) -> None:
         text = "Pod was active on the node longer than the specified deadline"
-        self._tell("DeadlineExceeded", text)
         grace = self.pod["spec"].get("terminationGracePeriodSeconds", 30)
         self.stop(Stop(grace, "DeadlineExceeded", text))
 

@@ -101,21 +101,10 @@ class Scheduler:
         if not total:
             message = "no nodes available to schedule pods"
         else:
-            victims = self._victims(pod, nodes)
-            if victims is not None:
-                node, pods = victims
-                self._preempt(pod, node, pods)
-            useless = [f"{hopeless} Preemption is not helpful for scheduling"] if hopeless else []
-            rest = total - hopeless
-            if rest and victims is None:
-                useless.append(f"{rest} No preemption victims found for incoming pod")
-            message = f"0/{total} nodes are available: {told}. no new claims to deallocate"
-            if useless:
-                message += f", preemption: 0/{total} nodes are available: {', '.join(useless)}."
-            else:
-                message += (
-                    ", preemption: not eligible due to a terminating pod on the nominated node."
-                )
+            message = f"0/{total} nodes are available: {told}."
+            why = self._preemption(pod, nodes, hopeless)
+            if why:
+                message += f" no new claims to deallocate, preemption: {why}"
         self.happenings.tell(pod, "FailedScheduling", message, by=_NAME, warning=True)
         current = self.store.get(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if current is None:
@@ -136,16 +125,36 @@ class Scheduler:
         new["status"]["conditions"] = [*others, condition]
         self.store.update(PODS, new)
 
+    def _preemption(self, pod: Object, nodes: list[Object], hopeless: int) -> str:
+        """Make room by ending others; the answer is why that does not help, if it does not."""
+        if pod["spec"].get("preemptionPolicy") == "Never":
+            return "not eligible due to preemptionPolicy=Never."
+        total, nominated = len(nodes), pod["status"].get("nominatedNodeName")
+        if nominated and any(
+            "deletionTimestamp" in other["metadata"]
+            for other in self.store.list(PODS)
+            if other["spec"].get("nodeName") == nominated
+        ):
+            return "not eligible due to a terminating pod on the nominated node."
+        victims = self._victims(pod, nodes)
+        if victims is not None:
+            self._preempt(pod, *victims)
+            return ""
+        useless = [f"{hopeless} Preemption is not helpful for scheduling"] if hopeless else []
+        rest = total - hopeless
+        if rest:
+            useless.insert(0, f"{rest} No preemption victims found for incoming pod")
+        return f"0/{total} nodes are available: {', '.join(useless)}."
+
     def _victims(self, pod: Object, nodes: list[Object]) -> tuple[str, list[Object]] | None:
         """The fewest less important pods whose end makes room, and their node."""
-        if pod["spec"].get("preemptionPolicy") == "Never":
-            return None
         best: tuple[str, list[Object]] | None = None
         for node in nodes:
             mine = self._pods_of(node)
             lower = sorted(
                 (p for p in mine if p["spec"].get("priority", 0) < pod["spec"].get("priority", 0)),
-                key=lambda p: p["spec"].get("priority", 0),
+                # of two that are as important, the younger one goes
+                key=lambda p: (p["spec"].get("priority", 0), -_age(p)),
             )
             chosen: list[Object] = []
             while (why := refusals(pod, node, [p for p in mine if p not in chosen])) and lower:
@@ -174,6 +183,10 @@ class Scheduler:
             if pod["spec"].get("nodeName") == node["metadata"]["name"]
             and pod["status"].get("phase") not in _ENDED
         ]
+
+
+def _age(pod: Object) -> int:
+    return int(pod["metadata"]["resourceVersion"])
 
 
 def bind(store: Store, pod: Object, node: str) -> None:

@@ -8,7 +8,7 @@ from .podstatus import Box
 from .runtime import Ended, StartRefused
 from .store import Object, now
 
-__all__ = ["backs_off", "created", "ended", "pull_backs_off", "refused", "waits"]
+__all__ = ["backs_off", "created", "ended", "never_was", "pull_backs_off", "refused", "waits"]
 
 _IMAGE_WORDS = ("ErrImagePull", "ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName")
 
@@ -93,3 +93,16 @@ def ended(box: Box, how: Ended) -> None:
         "containerID": box.container_id,
     }
     box.state = {"terminated": told}
+
+
+def never_was(box: Box) -> None:
+    """A pod ends before one of its containers was there."""
+    box.state = {
+        "terminated": {
+            "exitCode": 137,
+            "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated",
+            "startedAt": None,
+            "finishedAt": None,
+        }
+    }
