@@ -110,6 +110,17 @@ def test_a_silent_worker_is_given_up():
     assert world.concluded[0].worker == 2
 
 
+def test_nobody_is_judged_by_the_sleep_of_who_listens():
+    world = ring(workers=2, heartbeat=5.0).runs()
+    world.now += 3600
+
+    world.feed(events.AllHeard()).passes(4.9)
+    assert world.phase == "running"
+
+    world.passes(0.2)
+    assert world.status.failure.reason == "LEASE"
+
+
 def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given_up():
     world = ring(workers=1, grace=2.0, end_timeout=9.0).runs().all_done()
 

@@ -264,6 +264,54 @@ def test_the_deadline_ends_it():
         Ring(1, lambda rank, size: time.sleep(60), deadline=2.0).run()
 
 
+def test_members_stay_where_nothing_is_to_be_cleaned_until_the_ring_is_terminated():
+    def func(rank, size):
+        if rank == 0:
+            raise ValueError("no good")
+        time.sleep(60)
+
+    ring = Ring(2, func, clean="none")
+    with pytest.raises(RingError, match="no good"):
+        ring.run()
+    left = [one for one in fiber.active_children() if one.name.startswith(ring.name)]
+    assert left
+
+    ring.terminate()
+
+    for process in left:
+        process.join(30)
+        assert process.exitcode is not None
+
+
+def test_what_stays_goes_when_its_time_to_live_is_over():
+    def func(rank, size):
+        if rank == 0:
+            raise ValueError("no good")
+        time.sleep(60)
+
+    ring = Ring(2, func, clean="none", ttl=1.0)
+    with pytest.raises(RingError, match="no good"):
+        ring.run()
+
+    for process in fiber.active_children():
+        if process.name.startswith(ring.name):
+            process.join(30)
+            assert process.exitcode is not None
+
+
+def test_a_program_that_was_stopped_itself_gives_nobody_up():
+    ring = Ring(2, lambda rank, size: time.sleep(4), heartbeat=1.0)
+    ring.start()
+    assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 60)
+
+    # as if the process had been stopped meanwhile: its thread looks at nothing
+    coordinator = ring._coordinator
+    with coordinator._lock:
+        time.sleep(2)
+
+    assert ring.join() == [None, None]
+
+
 def test_an_elastic_ring_is_resized_while_it_runs():
     def func(rank, size):
         ring = current_ring()

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("fiber")
 
 
+#: turns that this process has missed when it was stopped, or its machine asleep
+_MISSED = 3
+
+
 class Coordinator:
     """One ring, on a thread of its own.
 
@@ -59,6 +63,7 @@ class Coordinator:
         self._changed = changed
         self._machine = RingMachine(groups, policy, epoch=time.time() - time.monotonic())
         self._lock = threading.Lock()
+        self._looked = time.monotonic()
         self._team: dict[int, Worker] = {}
         self._round: Round | None = None
         self._state: tuple[int, bytes | None] = (0, None)
@@ -161,14 +166,17 @@ class Coordinator:
 
     def _turn(self) -> float | None:
         self._feed(events.Tick())
-        return self._machine.next_deadline()
+        due = self._machine.next_deadline()
+        # often enough to know that this process was not stopped itself
+        soon = time.monotonic() + self._work.beat
+        return soon if due is None else min(due, soon)
 
     def _close(self) -> None:
         """End what is left, which is nothing where all went as it should."""
         self._loop.stop()
         for worker in list(self._team.values()):
             worker.is_cancelled = True
-            self._end_hard(worker)
+            worker.kill(self._hands.do)
         self._hands.close()
         self._loop.drain()
         for worker in self._team.values():
@@ -181,8 +189,10 @@ class Coordinator:
 
     def _handle(self, event: events.Event) -> list[do.Instruction]:
         with self._lock:
-            before = self._machine.phase
-            told = self._machine.handle(event, time.monotonic())
+            now, before = time.monotonic(), self._machine.phase
+            slept, self._looked = now - self._looked > _MISSED * self._work.beat, now
+            told = self._machine.handle(events.AllHeard(), now) if slept else []
+            told += self._machine.handle(event, now)
             is_news = told or self._machine.phase is not before
             after = self._machine.status() if is_news else None
         if after is not None:
@@ -228,7 +238,7 @@ class Coordinator:
             worker.child, worker.process = child, process
             self._listen_to(worker, ends)
             if worker.is_cancelled:
-                self._end_hard(worker)
+                worker.kill(self._hands.do)
 
         self._loop.post(note)
 
@@ -360,26 +370,8 @@ class Coordinator:
 
     def _end(self, told: do.EndWorker) -> None:
         worker = self._team[told.worker]
-        if worker.thread is not None:
-            worker.leave()
-            if not worker.is_idle:
-                # a thread cannot be ended: it is left alone with what it waits for
-                worker.thread.restore()
-                self._loop.post(lambda: self._feed(events.WorkerGone(told.worker)))
-        elif worker.child is None:
-            worker.is_cancelled = True
-        elif told.force:
-            self._end_hard(worker)
-        else:
-            worker.leave()
-            if not worker.is_idle:
-                self._hands.do(worker.child.terminate)
-
-    def _end_hard(self, worker: Worker) -> None:
-        if worker.child is None:
-            worker.leave()
-        elif worker.child.poll() is None:
-            self._hands.do(worker.child.kill)
+        if not worker.end(self._hands.do, force=told.force):
+            self._loop.post(lambda: self._feed(events.WorkerGone(told.worker)))
 
     def _conclude(self, told: do.Conclude) -> None:
         for worker in self._team.values():

@@ -32,6 +32,11 @@ class WorkerHeard:
 
 
 @values.frozen
+class AllHeard:
+    """Nobody is to be judged by the time that passed: whoever listens was asleep or stopped."""
+
+
+@values.frozen
 class WorkerDone:
     """All ranks of a worker have returned."""
 
@@ -126,6 +131,7 @@ Event = (
     StartAsked
     | WorkerUp
     | WorkerHeard
+    | AllHeard
     | WorkerDone
     | WorkerFailed
     | WorkerGone

@@ -40,6 +40,7 @@ class RingMachine:
             events.StartAsked: self._start_asked,
             events.WorkerUp: self._worker_up,
             events.WorkerHeard: self._worker_heard,
+            events.AllHeard: self._all_heard,
             events.WorkerDone: self._worker_done,
             events.WorkerFailed: self._worker_failed,
             events.WorkerGone: self._worker_gone,
@@ -176,6 +177,10 @@ class RingMachine:
     def _worker_heard(self, event: events.WorkerHeard, now: float, out: list[Instruction]) -> None:
         worker = self._course.roll.get(event.worker)
         if worker is not None:
+            worker.heard = now
+
+    def _all_heard(self, event: events.AllHeard, now: float, out: list[Instruction]) -> None:
+        for worker in self._course.roll:
             worker.heard = now
 
     def _worker_done(self, event: events.WorkerDone, now: float, out: list[Instruction]) -> None:

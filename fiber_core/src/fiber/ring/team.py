@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber.model import JobState
@@ -69,6 +70,36 @@ class Worker:
     def leave(self) -> None:
         """Let those go that have nothing to do."""
         self.send(Leave())
+
+    def end(self, do: Callable[[Callable[[], None]], None], *, force: bool) -> bool:
+        """Have it end; False where it cannot be, and is left alone.
+
+        Args:
+            do: does what may take a while.
+            force: True where asking did not help.
+        """
+        if self.thread is not None:
+            self.leave()
+            if not self.is_idle:
+                # a thread cannot be ended: it stays with what it waits for
+                self.thread.restore()
+                return False
+        elif self.child is None:
+            self.is_cancelled = True
+        elif force:
+            self.kill(do)
+        else:
+            self.leave()
+            if not self.is_idle:
+                do(self.child.terminate)
+        return True
+
+    def kill(self, do: Callable[[Callable[[], None]], None]) -> None:
+        """End it at once."""
+        if self.child is None:
+            self.leave()
+        elif self.child.poll() is None:
+            do(self.child.kill)
 
     def close(self) -> None:
         """Let go of its pipes, and have it forgotten among the program's children."""
