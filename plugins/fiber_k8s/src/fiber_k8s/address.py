@@ -10,7 +10,7 @@ from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
 
-__all__ = ["choose", "way_to"]
+__all__ = ["choose", "is_outside", "way_to"]
 
 
 def way_to(host: str, port: int) -> str | None:
@@ -27,6 +27,11 @@ def way_to(host: str, port: int) -> str | None:
         except OSError:
             continue
     return None
+
+
+def is_outside(config: K8sConfig, environ: Mapping[str, str]) -> bool:
+    """True where no pod can dial this program, and streams into pods carry their connections."""
+    return config.address is None and not environ.get("KUBERNETES_SERVICE_HOST")
 
 
 def choose(
@@ -57,8 +62,7 @@ def choose(
         return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=config.address)
     server = environ.get("KUBERNETES_SERVICE_HOST")
     if not server:
-        # outside: jobs come by streams that end on this host
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
     found = way(server, int(environ.get("KUBERNETES_SERVICE_PORT") or 443))
     if found is not None and not ipaddress.ip_address(found).is_loopback:
         return _at(found)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
-from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
     Capacity,
@@ -172,7 +172,20 @@ class K8sBackend(Backend):
         """Copy files to or from a claim, or a pod."""
         from fiber_k8s.files import copy
 
-        copy(self._client, self._config, self._context.image, src, dst)
+        copy(self, self._client, self._config.python, self._context.image, src, dst)
+
+    def await_start(self, job: Job) -> None:
+        """Wait until a job runs.
+
+        Raises:
+            BackendError: it has ended instead, with the reason.
+        """
+        self._watch(job.run_id).wait_ready()
+        self._feed.wait_placed([job.id], None)
+        (status,) = self.status([job])
+        if status.state.is_terminal:
+            msg = f"{job.name} did not start: {status.message or status.reason}"
+            raise BackendError(msg)
 
     def open_stream(self, job: Job) -> socket.socket:
         """A stream through the API server to where the job's supervisor waits for it."""

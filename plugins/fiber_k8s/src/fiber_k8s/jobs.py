@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -10,8 +12,9 @@ from typing import Any
 import attrs
 
 from fiber.abc import ResourceProvider
-from fiber.exceptions import BackendError, SubmitError
+from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber_k8s.address import is_outside
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.feed import Feed
@@ -30,6 +33,8 @@ __all__ = ["Starter"]
 _BURST = 100
 #: seconds within which another process is of the same burst
 _BURST_GAP = 0.5
+#: ports for streams: below those that systems give to whoever asks for any
+_FIRST_LANDING, _LANDINGS = 20_000, 10_000
 _KILLED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.SIGNAL, 9),
@@ -82,6 +87,8 @@ class Starter:
         self._template: dict[str, Any] | None = None
         self._last = float("-inf")
         self._mine: dict[str, JobSpec] = {}
+        #: ports of pods at which their supervisors wait for streams
+        self._landings: dict[str, int] = {}
         #: pods that are not created yet
         self._coming: set[str] = set()
         #: those of them that are not wanted any more
@@ -160,6 +167,19 @@ class Starter:
         with self._lock:
             return self._mine.get(job_id)
 
+    def landing(self, job_id: str) -> int:
+        """The port at which a job's supervisor waits for streams.
+
+        Raises:
+            UnknownJobError: it was not submitted here, or dials by itself.
+        """
+        with self._lock:
+            found = self._landings.get(job_id)
+        if found is None:
+            msg = f"job {job_id} waits for no streams of this program"
+            raise UnknownJobError(msg)
+        return found
+
     def is_coming(self, job_id: str) -> bool:
         """True for a job whose pod is not created yet."""
         with self._lock:
@@ -177,6 +197,7 @@ class Starter:
         """A job has ended, and its pod is gone."""
         with self._lock:
             self._mine.pop(job_id, None)
+            self._landings.pop(job_id, None)
             self._doomed.discard(job_id)
 
     def attached(self) -> list[str]:
@@ -209,6 +230,9 @@ class Starter:
                 msg = f"no resource provider for {kind!r} is installed; there are {', '.join(self._classes) or 'none'}"  # fmt: skip
                 raise SubmitError(msg)
         # what outlives its starter must not go with its starter's Lease
+        landing = _landing(spec, self._config)
+        if landing is not None:
+            env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{landing}"}
         owner = None if spec.detached else belongings.owner(_own(parent, self._client))
         sealed = None
         if spec.private is not None:
@@ -232,6 +256,9 @@ class Starter:
             )
             raise SubmitError(msg)
         job = job_of(self._backend, body)
+        if landing is not None:
+            with self._lock:
+                self._landings[job.id] = landing
         return _Wanted(spec, body, attrs.evolve(job, data={"namespace": self._client.namespace}))
 
     def _create(self, wanted: _Wanted) -> None:
@@ -264,6 +291,16 @@ class Starter:
     def _is_doomed(self, job_id: str) -> bool:
         with self._lock:
             return job_id in self._doomed
+
+
+def _landing(spec: JobSpec, config: K8sConfig) -> int | None:
+    """A port for streams, where the job can reach its parent in no other way.
+
+    A pod has ports of its own, unless it is in its node's network.
+    """
+    if spec.ident is None or not is_outside(config, os.environ):
+        return None
+    return _FIRST_LANDING + secrets.randbelow(_LANDINGS)
 
 
 def _own(parent: Mapping[str, Any] | None, client: Client) -> Mapping[str, Any] | None:

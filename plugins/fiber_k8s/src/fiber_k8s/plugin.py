@@ -36,6 +36,9 @@ CAPABILITIES = Capabilities(
     devices=True,
     groups=True,
     detached=True,
+    exec=True,
+    copy=True,
+    streams=True,
 )
 
 

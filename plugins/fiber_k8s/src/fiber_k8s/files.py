@@ -1,0 +1,202 @@
+"""Copies files to and from claims and pods: an archive through a program beside a job.
+
+A claim is mounted by a pod of its own, which is removed when the copy is there. Jobs' images have
+Python, so nothing else is needed in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from fiber.exceptions import BackendError
+from fiber.model import JobSpec, Volume
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.execution import execute
+
+if TYPE_CHECKING:
+    from fiber_k8s.backend import K8sBackend
+
+__all__ = ["Place", "copy", "place_of"]
+
+#: where a claim is mounted
+_MOUNT = "/volume"
+#: seconds that a pod for a copy lives at most, whatever becomes of us
+_LONGEST = 24 * 3600
+_WAIT = f"import time; time.sleep({_LONGEST})"
+_TAKE_IN = """
+import os, sys, tarfile
+target, name = sys.argv[1:]
+if target.endswith("/") or os.path.isdir(target):
+    target = os.path.join(target, name)
+target = os.path.abspath(target)
+os.makedirs(os.path.dirname(target), exist_ok=True)
+trusted = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+    for member in archive:
+        rest = member.name.partition("/")[2]
+        member.name = (os.path.join(target, rest) if rest else target).lstrip("/")
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        archive.extract(member, "/", **trusted)
+"""
+_GIVE_OUT = """
+import os, sys, tarfile
+path = os.path.normpath(sys.argv[1])
+if not os.path.lexists(path):
+    sys.exit("there is no file or folder " + path)
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    archive.add(path, arcname=os.path.basename(path) or "root")
+"""
+
+
+class Place:
+    """A path on a claim or in a pod.
+
+    Args:
+        name: of the claim or the pod.
+        path: on it.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path
+
+
+def place_of(word: str) -> Place | None:
+    """What a word names, where it names no path of this host: ``NAME:PATH``."""
+    name, colon, path = word.partition(":")
+    if not colon or "/" in name or name in ("", ".", ".."):
+        return None
+    return Place(name, path)
+
+
+def copy(
+    backend: K8sBackend, client: Client, python: str, image: str | None, src: str, dst: str
+) -> None:
+    """Copy a file or folder.
+
+    Args:
+        backend: makes the pod that mounts a claim.
+        client: the cluster.
+        python: the Python of images.
+        image: of that pod.
+        src: a path of this host, or ``NAME:PATH`` with the name of a claim or a job's pod.
+        dst: as ``src``; one of both is in the cluster.
+
+    Raises:
+        BackendError: neither is in the cluster, or both, or the source is not there.
+    """
+    source, target = place_of(src), place_of(dst)
+    if (source is None) == (target is None):
+        msg = f"one of {src!r} and {dst!r} must be on a claim or in a pod, written NAME:PATH"
+        raise BackendError(msg)
+    place = source or target
+    assert place is not None
+    if target is not None and not Path(src).exists():
+        msg = f"there is no file or folder {src}"
+        raise BackendError(msg)
+    with _pod(backend, client, python, image, place) as (pod, path):
+        if target is not None:
+            _upload(client, python, pod, Path(src), path)
+        else:
+            _download(client, python, pod, path, Path(dst))
+
+
+@contextlib.contextmanager
+def _pod(
+    backend: K8sBackend, client: Client, python: str, image: str | None, place: Place
+) -> Iterator[tuple[str, str]]:
+    """A pod that runs and has the place, and the path in it."""
+    try:
+        client.pod(place.name)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    else:
+        yield place.name, place.path
+        return
+    spec = JobSpec(
+        run_id=secrets.token_hex(4),
+        name=f"copy-{place.name}",
+        argv=(python, "-c", _WAIT),
+        image=image,
+        volumes=(Volume(source=place.name, path=_MOUNT),),
+    )
+    try:
+        job = backend.submit(spec)
+        backend.await_start(job)
+        inside = PurePosixPath(_MOUNT, place.path.lstrip("/"))
+        yield job.id, f"{inside}/" if place.path.endswith("/") else str(inside)
+    finally:
+        backend.cleanup(spec.run_id)
+
+
+def _upload(client: Client, python: str, pod: str, src: Path, path: str) -> None:
+    src = src.resolve()
+    with tempfile.TemporaryFile() as stream:
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            archive.add(src, arcname=src.name or "root")
+        stream.seek(0)
+        errors = io.BytesIO()
+        code = execute(
+            client,
+            pod,
+            [python, "-c", _TAKE_IN, path, src.name or "root"],
+            stdin=stream,
+            write=lambda _, data: _note(errors, data),
+        )
+    _refuse(code, errors, pod)
+
+
+def _download(client: Client, python: str, pod: str, path: str, dst: Path) -> None:
+    errors = io.BytesIO()
+    with tempfile.TemporaryFile() as file:
+
+        def write(where: int, data: bytes) -> None:
+            if where == 1:
+                file.write(data)
+            else:
+                _note(errors, data)
+
+        code = execute(client, pod, [python, "-c", _GIVE_OUT, path], write=write)
+        _refuse(code, errors, pod)
+        file.seek(0)
+        with (
+            tempfile.TemporaryDirectory(dir=dst.absolute().parent) as folder,
+            tarfile.open(fileobj=file) as archive,
+        ):
+            _extract(archive, folder)
+            (found,) = Path(folder).iterdir()
+            shutil.move(str(found), dst / found.name if dst.is_dir() else dst)
+
+
+def _note(errors: io.BytesIO, data: bytes) -> None:
+    if errors.tell() < 1 << 16:
+        errors.write(data)
+
+
+def _refuse(code: int, errors: io.BytesIO, pod: str) -> None:
+    if code:
+        said = errors.getvalue().decode("utf-8", "replace").strip()
+        msg = f"the copy failed in pod {pod}: {said.splitlines()[-1] if said else f'exit code {code}'}"
+        raise BackendError(msg)
+
+
+def _extract(archive: tarfile.TarFile, folder: str) -> None:
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    # the oldest Pythons have no filter: nothing is taken that could lead elsewhere
+    for member in archive.getmembers():
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            msg = f"{member.name!r} in the archive leads elsewhere, and is not taken"
+            raise BackendError(msg)
+    archive.extractall(folder)  # noqa: S202 - checked above
