@@ -18,12 +18,9 @@ code is 0 if the mean return over 100 fresh episodes is at least 475, else 1.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import hashlib
-import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -215,11 +212,13 @@ class Chaos:
 
     def _run(self) -> None:
         while not self._over.wait(self._period):
-            pids = [worker.pid for worker in mp.active_children() if worker.pid is not None]
-            if pids:
-                # it may have ended since we asked
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(random.choice(pids), signal.SIGKILL)
+            workers = mp.active_children()
+            if workers:
+                # through its object: its number may be one of another machine's
+                worker = random.choice(workers)
+                # once it is up, for it is work that shall be lost
+                if worker.pid is not None:
+                    worker.kill()
                     self.killed += 1
 
 
