@@ -170,7 +170,7 @@ class Backend(abc.ABC):
         the core keeps a few such streams open in each job, and carries connections over them.
 
         Returns:
-            A connected stream socket, which the caller closes: one end of a pair, say, whose other
+            a connected stream socket, which the caller closes; one end of a pair, say, whose other
             end the backend copies to and from the platform. It ends where the stream ends.
 
         Raises:
