@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,10 @@ def collected(run_root):
         for job in jobs():
             inside("kill", "--now", job["job"])
         inside("gc")
+    deadline = time.monotonic() + PATIENCE
+    while list(Path(run_root, "fiber").iterdir()) and time.monotonic() < deadline:
+        # the supervisor of a command that was killed ends its run, and tells nobody
+        time.sleep(0.02)
     assert list(Path(run_root, "fiber").iterdir()) == []
 
 

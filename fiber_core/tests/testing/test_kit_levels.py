@@ -61,6 +61,8 @@ def run(backend, test, **arguments):
         capabilities = CAPABILITIES
         patience = 2.0
         many = 6
+        # it ends with the first order that goes wrong
+        machine_examples = 80
 
     kit = Driver(backend, RUN, python=Mine.python, image=None, patience=Mine.patience)
     try:
