@@ -1,0 +1,114 @@
+"""A hub and landings in one process, over loopback; streams can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from cuttable import Wire
+from fiber.transport.ferry.hub import Hub
+from fiber.transport.ferry.landing import Landing
+
+__all__ = ["KEY", "Echo", "FerryWorld"]
+
+KEY = b"k" * 32
+
+
+class Echo:
+    """Says back what it is told, to its end."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """End; what is connected must have ended before."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=_echo, args=(sock,), daemon=True))
+                self._threads[-1].start()
+
+
+def _echo(sock: socket.socket) -> None:
+    with sock, contextlib.suppress(OSError):
+        while data := sock.recv(1 << 16):
+            sock.sendall(data)
+
+
+class FerryWorld:
+    """A hub called ``hub``, and jobs called what they are made as.
+
+    Args:
+        folder: for the sockets of landings.
+        patience: of the hub and the landings.
+    """
+
+    def __init__(self, folder: Path, *, patience: float = 10.0) -> None:
+        self._folder = folder
+        self._patience = patience
+        self._stack = contextlib.ExitStack()
+        self.speeds: list[tuple[float, float]] = []
+        self.told = threading.Event()
+        self.hub = Hub(KEY, "hub", patience=patience, on_speed=self._speed)
+        self.wires: dict[str, Wire] = {}
+        self.landings: dict[str, Landing] = {}
+        self.ports: dict[str, int] = {}
+
+    def job(self, ident: str, *, begin: bool = True, key: bytes = KEY) -> Landing:
+        """A job whose streams can be cut: ``wires[ident]``."""
+        folder = self._folder / ident
+        folder.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        landing = Landing(f"127.0.0.1:{port}", key=key, ident=ident, patience=self._patience)
+        self.landings[ident] = landing
+        self.wires[ident] = self._stack.enter_context(Wire(port))
+        landing.serve(str(folder))
+        self.hub.add(ident, ident, self._opener(ident))
+        if begin:
+            self.hub.begin(ident)
+        return landing
+
+    def echo(self) -> Echo:
+        """Somebody to talk to."""
+        made = Echo()
+        self._stack.callback(made.close)
+        return made
+
+    def connect(self, way: str) -> socket.socket:
+        """Dial what a hub or landing says."""
+        host, _, port = way.partition("://")[2].rpartition(":")
+        return self._stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+
+    def close(self) -> None:
+        """End it all."""
+        self.hub.close()
+        for landing in self.landings.values():
+            landing.close()
+        self._stack.close()
+
+    def _speed(self, speed: tuple[float, float]) -> None:
+        self.speeds.append(speed)
+        self.told.set()
+
+    def _opener(self, ident: str) -> Callable[[], socket.socket]:
+        def open_stream() -> socket.socket:
+            host, _, port = self.wires[ident].address.partition(":")
+            return socket.create_connection((host, int(port)), timeout=5)
+
+        return open_stream
