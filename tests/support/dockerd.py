@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
+import re
 import shutil
 import signal
 import socket
@@ -97,7 +98,8 @@ def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
         distributions: what the image holds besides Python.
     """
     distributions = [*distributions, *filter(is_installed, _IF_THERE)]
-    folder = Path(tempfile.mkdtemp(prefix="fd-"))
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-"))
     try:
         with _bridge() as (name, number), _archive(folder, distributions) as archive:
             gateway = f"10.231.{number}.1"
@@ -138,6 +140,8 @@ def _bridge() -> Iterator[tuple[str, int]]:
         raise RuntimeError(msg)
     try:
         _ip("addr", "add", f"10.231.{number}.1/24", "dev", name).check_returncode()
+        # whose it is, for who finds it after the tests were killed
+        _ip("link", "set", name, "alias", f"{os.getpid():x}").check_returncode()
         _ip("link", "set", name, "up").check_returncode()
         yield name, number
     finally:
@@ -232,12 +236,30 @@ def _load(engine: Engine, archive: Path) -> None:
     archive.unlink()
 
 
+def _sweep() -> None:
+    """Remove the folders and bridges of tests that were killed; their engines ended with them."""
+    for folder in Path(tempfile.gettempdir()).glob("fd-*-*"):
+        if _is_gone(folder.name.split("-")[1]):
+            _unmount(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    for bridge in Path("/sys/class/net").glob("fiber[0-9]*"):
+        # somebody else may sweep at the same time
+        with contextlib.suppress(OSError):
+            if _is_gone((bridge / "ifalias").read_text().strip()):
+                _ip("link", "del", bridge.name)
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether a name is the number of a process that has ended."""
+    return bool(re.fullmatch("[0-9a-f]+", owner)) and not Path(f"/proc/{int(owner, 16)}").exists()
+
+
 def _unmount(folder: Path) -> None:
     """What a daemon that was killed left mounted."""
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         target = line.split(" ")[1]
         if target.startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", target], check=True)
+            subprocess.run(["umount", "-l", target], check=False)
 
 
 def _ip(*words: str) -> subprocess.CompletedProcess[str]:
