@@ -1,18 +1,73 @@
 """Where nobody can dial, the parent's streams carry everything: to it, from it, and among its jobs."""
 
+import contextlib
 import os
+import random
 import signal
+import socket
+import subprocess
 import sys
+import threading
+import time
 
+import psutil
 import pytest
 
 import fiber
 from fiber import runtime
+from fiber.model import ReasonKind
 
 
 @pytest.fixture(autouse=True)
 def _nobody_dials(far):
     far.use(far_streams=True)
+
+
+class Cutter:
+    """Cuts streams into jobs, as a server does that is restarted."""
+
+    def __init__(self, backend, monkeypatch):
+        self._streams = []
+        self._over = threading.Event()
+        self.cuts = 0
+        opened = backend.open_stream
+
+        def open_stream(job):
+            self._streams.append(opened(job))
+            return self._streams[-1]
+
+        monkeypatch.setattr(backend, "open_stream", open_stream)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join(10)
+
+    def _run(self):
+        chance = random.Random(1)
+        while not self._over.wait(0.05 + 0.1 * chance.random()):
+            self.cut(chance)
+
+    def cut_all(self):
+        for one in self._streams:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def cut(self, chance):
+        alive = [one for one in self._streams if one.fileno() >= 0]
+        for one in chance.sample(alive, len(alive) // 2):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+                self.cuts += 1
+
+
+@pytest.fixture
+def cutter(monkeypatch):
+    return Cutter(runtime.current().backend, monkeypatch)
 
 
 def take_all(queue):
@@ -104,3 +159,121 @@ def test_signals_arrive():
 def test_nobody_is_told_where_to_dial():
     (url,) = runtime.current().urls()
     assert url.startswith("hub+tls+tcp://")
+
+
+def slow_square(x):
+    time.sleep(0.02)
+    return x * x
+
+
+def pass_on(incoming, outgoing):
+    while (item := incoming.get(timeout=60)) is not None:
+        outgoing.put(item)
+
+
+class TestStreamsThatBreak:
+    def test_a_map_has_its_results_and_no_worker_is_lost(self, cutter):
+        with fiber.Pool(2) as pool:
+            before = set(pool.map(slow_pid, range(20), 1))
+            with cutter:
+                assert pool.map(slow_square, range(200), 1) == [x * x for x in range(200)]
+            assert set(pool.map(slow_pid, range(20), 1)) <= before
+        assert cutter.cuts > 5
+
+    def test_queues_lose_nothing_and_tell_nothing_twice(self, cutter):
+        there, back = fiber.Queue(), fiber.Queue()
+        process = start(pass_on, there, back)
+        with cutter:
+            for item in range(200):
+                there.put(item)
+                assert back.get(timeout=60) == item
+                time.sleep(0.01)
+            there.put(None)
+        process.join(60)
+        assert process.exitcode == 0
+        assert cutter.cuts > 5
+
+
+def slow_pid(_):
+    time.sleep(0.02)
+    return os.getpid()
+
+
+class TestLeases:
+    """A silence is a silence, whatever carries the connection."""
+
+    @pytest.fixture(autouse=True)
+    def _short(self, far):
+        far.use(far_streams=True, lease=2.0)
+
+    def test_a_job_that_no_stream_reaches_is_given_up_and_ends_by_itself(self, cutter):
+        process = start(signal.pause)
+        pid = process.pid
+        platform = runtime.current().backend.platform
+        platform.available = False
+        cutter.cut_all()
+        process.join(60)
+        assert process._popen.status.reason.kind is ReasonKind.LEASE
+        until(lambda: not psutil.pid_exists(pid))
+        platform.available = True
+
+    def test_a_pool_goes_on_elsewhere_when_a_worker_falls_silent(self, cutter):
+        with fiber.Pool(2) as pool:
+            first = pool.apply(os.getpid)
+            result = pool.map_async(slow_square, range(100), 1)
+            os.kill(psutil.Process(first).ppid(), signal.SIGSTOP)
+            os.kill(first, signal.SIGSTOP)
+            with cutter:
+                assert result.get(60) == [x * x for x in range(100)]
+
+    def test_nothing_is_left_of_a_killed_master(self, far, tmp_path):
+        script = tmp_path / "master.py"
+        script.write_text(MASTER)
+        environ = far.environ(far_streams="1", lease=2.0)
+        with subprocess.Popen(
+            [sys.executable, script],
+            env={**environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as program:
+            pids = [int(word) for word in program.stdout.readline().split()]
+            pids += [psutil.Process(pid).ppid() for pid in pids]
+            program.kill()
+            until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+            assert far.left() == []
+            said = program.stderr.read()
+        assert said.count("cannot dial this program") <= 1
+
+
+MASTER = """
+import os, signal
+import fiber
+
+def wait_for_ever():
+    signal.pause()
+
+if __name__ == "__main__":
+    processes = [fiber.Process(target=wait_for_ever) for _ in range(2)]
+    for process in processes:
+        process.start()
+    print(*(process.pid for process in processes), flush=True)
+    signal.pause()
+"""
+
+
+def until(predicate, seconds=40):
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class TestSpeed:
+    def test_it_is_said_once_with_what_is_better(self, caplog):
+        with fiber.Pool(2) as pool:
+            pool.map(slow_square, range(20), 1)
+            until(lambda: "MB/s" in caplog.text)
+            pool.map(slow_square, range(20), 1)
+        assert caplog.text.count("MB/s") == 1
+        assert "fiber run -a" in caplog.text
