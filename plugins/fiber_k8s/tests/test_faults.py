@@ -1,0 +1,144 @@
+"""The API goes away, forgets, refuses and is busy: nobody dies of it, and nothing is missed."""
+
+import collections
+import time
+
+import pytest
+
+from cluster import Act
+from fiber.model import JobState, Reason, ReasonKind
+
+RUNNING = JobState.RUNNING
+
+
+class TestStream:
+    @pytest.mark.parametrize("how", ["cut_watches", "end_watches", "expire"])
+    def test_what_happens_after_a_break_is_told_once(self, site, backend, how):
+        jobs = [site.start(backend) for _ in range(2)]
+        for job in jobs:
+            backend.told.running(job)
+        getattr(site.cluster, how)()
+        if how == "expire":
+            site.cluster.cut_watches()
+        site.cluster.end(jobs[0].id, code=5)
+        assert backend.told.end(jobs[0]).exit_code == 5
+        new = site.start(backend)
+        backend.told.running(new)
+        ends = [one for one in backend.told.of(jobs[0]) if one.state.is_terminal]
+        assert len(ends) == 1
+        assert backend.status([jobs[1]])[0].state is RUNNING
+
+    def test_what_happens_while_the_api_is_away_is_told_afterwards(self, site, backend):
+        stays, ends, goes = (site.start(backend) for _ in range(3))
+        for job in (stays, ends, goes):
+            backend.told.running(job)
+        with site.cluster.outage():
+            site.cluster.end(ends.id, code=4)
+            site.cluster.delete_pod(goes.id, grace=0)
+        assert backend.told.end(ends).exit_code == 4
+        assert backend.told.end(goes).state is JobState.FAILED
+        assert not any(one.state.is_terminal for one in backend.told.of(stays))
+        assert backend.status([stays])[0].state is RUNNING
+
+    def test_an_end_is_told_within_two_seconds_of_the_clusters_event(self, site, backend, record_property):  # fmt: skip
+        took = []
+        for _ in range(5):
+            job = site.start(backend)
+            backend.told.running(job)
+            since = time.monotonic()
+            site.cluster.end(job.id, code=1)
+            backend.told.end(job)
+            took.append(time.monotonic() - since)
+        record_property("seconds until an end is told, median", sorted(took)[2])
+        assert sorted(took)[2] < 2.0
+
+    def test_pods_are_asked_for_by_one_stream_whatever_their_number(self, site, backend):
+        site.cluster.forget_requests()
+        for job in [site.start(backend) for _ in range(10)]:
+            backend.told.running(job)
+        verbs = collections.Counter((one.verb, one.resource) for one in site.cluster.requests)
+        assert verbs["create", "pods"] == 10
+        assert verbs["watch", "pods"] <= 1
+        assert verbs["get", "pods"] == 0
+        assert verbs["list", "pods"] <= 1
+
+
+class TestBusy:
+    @pytest.mark.parametrize("code", [429, 503])
+    def test_what_may_be_asked_again_is(self, site, backend, code):
+        job = site.start(backend)
+        backend.told.running(job)
+        refusal = site.cluster.refuse(
+            code, retry_after=0, times=2, matching=lambda call: call.verb == "delete"
+        )
+        backend.kill(job)
+        assert refusal.count == 2
+        assert backend.told.end(job).reason is not None
+
+    def test_creating_is_tried_again_where_the_cluster_is_too_busy(self, site, backend):
+        refusal = site.cluster.refuse(
+            429, retry_after=0, times=2, matching=lambda call: call.verb == "create"
+        )
+        backend.told.running(site.start(backend))
+        assert refusal.count == 2
+
+    def test_a_refusal_of_one_in_a_burst_is_its_end(self, site, backend):
+        first = site.start(backend)
+        with site.cluster.refuse(403, matching=lambda call: call.verb == "create"):
+            second = site.start(backend)
+            status = backend.told.end(second)
+        assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
+        assert "forbidden" in status.message
+        backend.told.running(first)
+
+    def test_a_log_goes_on_where_it_broke(self, site, backend):
+        job = site.start(backend, Act(log="one\n"))
+        backend.told.running(job)
+        lines = backend.logs(job, follow=True)
+        assert next(lines) == "one"
+        with site.cluster.outage():
+            site.cluster.say(job.id, "two\n")
+        site.cluster.say(job.id, "three\n")
+        site.cluster.end(job.id, code=0)
+        assert list(lines) == ["two", "three"]
+
+    def test_a_lease_outlives_an_outage(self, site):
+        backend = site.open(lease=1.0)
+        backend.told.running(site.start(backend))
+        with site.cluster.outage():
+            pass
+        before = site.cluster.get("leases", f"fiber-{backend.run}")["spec"]["renewTime"]
+        renewed = site.cluster.wait_for(
+            "leases",
+            lambda leases: [
+                one for one in leases
+                if one["metadata"]["name"] == f"fiber-{backend.run}"
+                and one["spec"]["renewTime"] > before
+            ],
+        )  # fmt: skip
+        assert renewed
+
+
+def test_a_hundred_workers_cost_a_create_each_and_at_most_a_delete(scripts, record_property):
+    from cluster import Cluster
+    from k8s_site import Site
+
+    capacity = {"cpu": "128", "memory": "128Gi", "pods": "200"}
+    with Cluster.start(script=scripts, nodes=["big"], capacity=capacity) as cluster:
+        site = Site(cluster, scripts)
+        backend = site.open()
+        since = time.monotonic()
+        jobs = [site.start(backend, private=b"x") for _ in range(100)]
+        backend.told.running(jobs[0])
+        record_property("seconds to the first worker", time.monotonic() - since)
+        for job in jobs:
+            backend.told.running(job)
+        record_property("seconds to the last worker", time.monotonic() - since)
+        up = collections.Counter((one.verb, one.resource) for one in cluster.requests)
+        backend.close()
+        site.close()
+        all_of_it = collections.Counter((one.verb, one.resource) for one in cluster.requests)
+        record_property("calls", str(sorted(all_of_it.items())))
+    assert up["create", "pods"] == 100
+    assert sum(up.values()) <= 100 + 10
+    assert sum(all_of_it.values()) <= 2 * 100 + 20

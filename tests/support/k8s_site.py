@@ -1,0 +1,138 @@
+"""Backends on an emulated cluster, with what its pods do and what they are seen to do."""
+
+import collections
+import itertools
+import secrets
+import threading
+
+from cluster import Act
+from fiber.model import BackendContext
+from fiber.resources.nvidia import NvidiaProvider
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.config import K8sConfig
+from k8s_world import process
+
+__all__ = ["Scripts", "Site", "Told"]
+
+
+class Scripts:
+    """What the pods of a test do, by the names of their processes."""
+
+    def __init__(self):
+        self._acts = {}
+        self.numbers = itertools.count()
+
+    def set(self, name, act):
+        self._acts[name] = act
+
+    def __call__(self, pod):
+        name = pod["metadata"].get("annotations", {}).get("fiber/name", "")
+        return self._acts.get(name, Act())
+
+
+class Told:
+    """What a backend's stream of events told, collected on a thread."""
+
+    def __init__(self, backend, run_id):
+        self._changed = threading.Condition()
+        self._statuses = collections.defaultdict(list)
+        self._events = backend.events(run_id)
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        for job, status in self._events:
+            with self._changed:
+                self._statuses[job.id].append(status)
+                self._changed.notify_all()
+
+    def until(self, job, test, timeout=30.0):
+        """The first status of a job that passes a test."""
+        found = []
+
+        def seen():
+            found[:] = [one for one in self._statuses[job.id] if test(one)]
+            return bool(found)
+
+        with self._changed:
+            assert self._changed.wait_for(seen, timeout), self._statuses[job.id]
+        return found[0]
+
+    def end(self, job):
+        return self.until(job, lambda status: status.state.is_terminal)
+
+    def running(self, job):
+        return self.until(job, lambda status: status.state.name == "RUNNING")
+
+    def of(self, job):
+        with self._changed:
+            return list(self._statuses[job.id])
+
+    def join(self):
+        self._thread.join()
+
+
+class Site:
+    """One run on a cluster."""
+
+    def __init__(self, cluster, scripts):
+        self.cluster = cluster
+        self.scripts = scripts
+        self._open = []
+
+    def open(self, run_id=None, lease=30.0, **settings):
+        run_id = run_id or secrets.token_hex(4)
+        settings = {"kubeconfig": str(self.cluster.kubeconfig), **settings}
+        context = BackendContext(
+            config=K8sConfig(**settings),
+            providers={"gpu": NvidiaProvider()},
+            run_id=run_id,
+            run_directory="/nowhere",
+            lease=lease,
+        )
+        backend = K8sBackend(context)
+        backend.run = run_id
+        backend.told = Told(backend, run_id)
+        self._open.append(backend)
+        return backend
+
+    def spec(self, backend, act=None, **changes):
+        name = changes.pop("name", f"Process-{next(self.scripts.numbers)}")
+        if act is not None:
+            self.scripts.set(name, act)
+        return process(**{"run_id": backend.run, "name": name, "image": "app:1", **changes})
+
+    def start(self, backend, act=None, **changes):
+        return backend.submit(self.spec(backend, act, **changes))
+
+    def close(self):
+        for backend in self._open:
+            backend.close()
+            backend.told.join()
+
+    def wait_until_gone(self, run_id, plurals=("pods", "secrets", "leases")):
+        """Wait until nothing is left of a run."""
+        for plural in plurals:
+            self.cluster.wait_for(
+                plural,
+                lambda things: (
+                    not [
+                        one
+                        for one in things
+                        if one["metadata"].get("labels", {}).get("fiber/run") == run_id
+                    ]
+                ),
+            )
+
+    def left(self, run_id):
+        """What there is of a run, a word for each thing."""
+        things = [
+            (plural, one["metadata"])
+            for plural in ("pods", "secrets", "leases")
+            for one in self.cluster.objects(plural)
+        ]
+        return [
+            f"{plural} {metadata['name']}"
+            for plural, metadata in things
+            if metadata.get("labels", {}).get("fiber/run") == run_id
+        ]
