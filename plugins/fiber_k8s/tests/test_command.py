@@ -225,6 +225,14 @@ class TestLookingAfter:
         assert fiber("kill", "train").stdout == f"Ended job: {name}\n"
         assert len(fiber("ps").stdout.splitlines()) == 1
 
+    def test_a_program_runs_beside_a_pod(self, fiber, cluster, capfd):
+        name = created(fiber("run", "sleep", "1000"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+
+        done = fiber("exec", name, "--", "say", "two  words", "--x")
+
+        assert (done.exit_code, capfd.readouterr().out) == (0, "say two  words --x\n")
+
     def test_following_ends_with_the_pod(self, fiber, cluster):
         name = created(fiber("run", "sleep", "1000"))
         cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")

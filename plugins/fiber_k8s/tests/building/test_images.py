@@ -195,14 +195,15 @@ class TestInAPod:
 
 
 class TestClustersOnThisHost:
-    def test_an_image_is_loaded_without_a_registry(self, programs, folder):
-        calls = programs("docker", "kind")
+    @pytest.mark.parametrize("engine,host", [("docker", ""), ("podman", "localhost/")])
+    def test_an_image_is_loaded_without_a_registry(self, engine, host, programs, folder):
+        calls = programs(engine, "kind")
 
         image = build(folder, Cluster(context="kind-lab"))
 
-        assert image == "fiber-my-project:0123456789ab"
+        assert image == f"{host}fiber-my-project:0123456789ab"
         assert calls()[1:] == [
-            ["docker", "tag", ID, image],
+            [engine, "tag", ID, image],
             ["kind", "load", "docker-image", image, "--name", "lab"],
         ]
 

@@ -61,7 +61,7 @@ def prepare(
         say(f"building {file} with {engine.name}")
         image_id = engine.build(file, config.platform)
         tag = image_id.rpartition(":")[2][:_ID]
-        image = f"fiber-{name}:{tag}" if target is None else str(target.named(name, tag))
+        image = _here(engine.name, name, tag) if target is None else str(target.named(name, tag))
         engine.tag(image_id, image)
         if target is not None:
             say(f"pushing {image}")
@@ -70,6 +70,12 @@ def prepare(
     if target is None:
         _load(image, where, say)
     return image
+
+
+def _here(engine: str, name: str, tag: str) -> str:
+    """What an engine calls an image of no registry; others than Docker put a host before it."""
+    host = "" if engine == "docker" else "localhost/"
+    return f"{host}fiber-{name}:{tag}"
 
 
 def _registry(config: K8sConfig, where: Cluster) -> Registry:
