@@ -80,6 +80,15 @@ def test_the_number_of_ranks_is_said_in_the_words_of_each():
 
 
 def test_a_member_is_told_its_own_interface():
-    assert member_environment(None) == {}
     assert member_environment("eth0")["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert member_environment("eth0")["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_members_of_one_host_share_no_memory_under_one_name():
+    apart = member_environment("lo", folder="/run/m")
+
+    assert [name for name, value in apart.items() if value == "/run/m"] == [
+        "OMPI_MCA_btl_vader_backing_directory",
+        "OMPI_MCA_btl_sm_backing_directory",
+    ]
+    assert not [name for name in member_environment("lo") if "backing" in name]

@@ -97,10 +97,13 @@ def test_the_first_rank_that_fails_is_named(vigil, code, how):
     assert ended_how(code) == how
 
 
-@pytest.mark.parametrize("own, code", [(0, 3), (255, 3), (7, 7)])
-def test_its_code_is_mpiruns_where_that_tells_more(vigil, own, code):
+@pytest.mark.parametrize(
+    "rank, own, code",
+    [(3, 0, 3), (3, 255, 3), (3, 14, 3), (143, 7, 7), (137, 137, 137), (137, 0, 137)],
+)
+def test_its_code_is_the_ranks_unless_that_was_killed_for_anothers_failure(vigil, rank, own, code):
     begin(vigil)
-    vigil.rank_ended(2, 3, 5.0)
+    vigil.rank_ended(2, rank, 5.0)
 
     assert vigil.ended(own).code == code
 

@@ -17,7 +17,7 @@ from fiber.mpi.environment import Ground, arguments, environment, member_environ
 from fiber.mpi.hosts import Host, discover_script, expected_hosts, hostfile
 from fiber.mpi.networks import Networks, choose, targets
 from fiber.mpi.ranks import wrapped
-from fiber.mpi.stacks import Stack, recognise
+from fiber.mpi.stacks import Family, Stack, recognise
 from fiber.mpi.station import AGENT
 from fiber.mpi.vigil import Begin, Instruction, Verdict, Vigil
 
@@ -110,6 +110,7 @@ class Conductor:
         self._names = (LAUNCHER, *(host.name for host in plan.hosts))
         self._up: dict[str, messages.Up] = {}
         self._dialled: dict[str, frozenset[tuple[str, str]]] = {}
+        self._renamed: dict[str, bool] = {}
         self._folder = ""
         self._networks: Networks | None = None
         #: what our own commands wrote, and how they ended
@@ -132,6 +133,7 @@ class Conductor:
             self._networks = self._find_networks()
             self._lead()
             stack = self._recognise()
+            self._part_hosts(stack)
             return self._attend(stack, self._program())
         finally:
             self.started.set()
@@ -183,6 +185,24 @@ class Conductor:
             msg = f"{code} (on {where}); install an MPI there, or name its mpirun with --mpirun"
             raise FiberError(msg)
         return recognise(program, said)
+
+    def _part_hosts(self, stack: Stack) -> None:
+        """Members of one host get names of their own where the stack tells hosts by these."""
+        assert self._networks is not None
+        plan = self._plan
+        together = self._networks.one_host and len(plan.hosts) > 1
+        if not (together and stack.family is Family.OPEN_MPI_PRRTE):
+            return
+        for host in plan.hosts:
+            self._stations.tell(host.name, messages.Rename())
+        self._expect(lambda: len(self._renamed) == len(plan.hosts), "tell their host's name")
+        if not all(self._renamed.values()) and plan.count > len(plan.hosts):
+            msg = (
+                f"{stack} tells members by their host's name, and those of this run are on one host "
+                f"({self._up[LAUNCHER].host}), whose user may not give them others; use one member, "
+                f"with --slots {plan.count}"
+            )
+            raise FiberError(msg)
 
     def _program(self) -> tuple[str, ...]:
         """The program; one of Python's ends all ranks when it raises, where mpi4py is there."""
@@ -281,6 +301,8 @@ class Conductor:
             self._up[name] = message
         elif isinstance(message, messages.Dialled):
             self._dialled[name] = message.reached
+        elif isinstance(message, messages.Renamed):
+            self._renamed[name] = message.done
         elif isinstance(message, messages.Leading):
             self._folder = message.folder
         elif isinstance(message, (messages.RankUp, messages.RankEnded)):
@@ -341,7 +363,10 @@ class Conductor:
             return
         assert self._networks is not None
         self._routes[asked.call] = asked.host
-        env = member_environment(self._networks.interfaces[asked.host])
+        env = member_environment(
+            self._networks.interfaces[asked.host],
+            folder=self._up[asked.host].folder if self._networks.one_host else None,
+        )
         argv = ("/bin/sh", "-c", asked.command)
         self._stations.tell(
             asked.host,

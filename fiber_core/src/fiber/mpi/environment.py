@@ -140,11 +140,20 @@ _OF = {
 }
 
 
-def member_environment(interface: str | None) -> dict[str, str]:
-    """What to set on a member: by which interface its ranks reach the others."""
-    if not interface:
-        return {}
+def member_environment(interface: str, *, folder: str | None = None) -> dict[str, str]:
+    """What to set on a member.
+
+    Args:
+        interface: by which its ranks reach the others.
+        folder: its own, where other members are on its host too: Open MPI calls the memory that
+            ranks of a host share by the host's name and their number on it, in a folder of all.
+    """
+    apart = {
+        "OMPI_MCA_btl_vader_backing_directory": folder,
+        "OMPI_MCA_btl_sm_backing_directory": folder,
+    }
     return {
+        **{name: value for name, value in apart.items() if value},
         "FI_TCP_IFACE": interface,
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": f"={interface}",

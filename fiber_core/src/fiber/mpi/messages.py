@@ -23,6 +23,8 @@ __all__ = [
     "RankEnded",
     "RankUp",
     "Refused",
+    "Rename",
+    "Renamed",
     "Run",
     "Signal",
     "ToStation",
@@ -54,6 +56,8 @@ class Up:
     addresses: tuple[Address, ...]
     #: port of its beacon
     port: int
+    #: its own folder there, that is removed with it
+    folder: str = ""
 
 
 @values.frozen
@@ -62,6 +66,13 @@ class Dialled:
 
     #: pairs of a station's name and an address of its
     reached: frozenset[tuple[str, str]]
+
+
+@values.frozen
+class Renamed:
+    """Whether a station's programs see a host name of their own."""
+
+    done: bool
 
 
 @values.frozen
@@ -136,6 +147,11 @@ class Dial:
 
 
 @values.frozen
+class Rename:
+    """Have programs see the station's name as their host's."""
+
+
+@values.frozen
 class Lead:
     """Be the launcher: open a door for agents, and write files."""
 
@@ -184,6 +200,19 @@ class Close:
 
 
 FromStation: TypeAlias = (
-    Asked | Dialled | Ended | Input | Leading | Out | RankEnded | RankUp | Refused | Signal | Up
+    Asked
+    | Dialled
+    | Ended
+    | Input
+    | Leading
+    | Out
+    | RankEnded
+    | RankUp
+    | Refused
+    | Renamed
+    | Signal
+    | Up
 )
-ToStation: TypeAlias = Close | Dial | Ended | Go | Input | Lead | Out | Refused | Run | Signal
+ToStation: TypeAlias = (
+    Close | Dial | Ended | Go | Input | Lead | Out | Refused | Rename | Run | Signal
+)

@@ -19,6 +19,7 @@ from fiber.launch.supervisor.kernel import adopt_orphans
 from fiber.mpi import agent, messages
 from fiber.mpi.beacon import Beacon, addresses, dial
 from fiber.mpi.door import Call, Door
+from fiber.mpi.hostname import rename
 from fiber.mpi.ranks import FOLDER, MEMBER, RankDesk
 from fiber.mpi.streams import Command, Execution
 
@@ -74,6 +75,8 @@ class _Station:
         self._handlers: dict[type, Callable[[Any], None]] = {
             messages.Dial: self._dial,
             messages.Lead: self._lead,
+            # by the thread that starts programs
+            messages.Rename: lambda _: self._send(messages.Renamed(rename(name))),
             messages.Run: self._run,
             messages.Input: self._input,
             messages.Signal: self._signal,
@@ -85,7 +88,12 @@ class _Station:
 
     def run(self) -> None:
         """Say that it is up, and do what it is told."""
-        up = messages.Up(host=socket.gethostname(), addresses=addresses(), port=self._beacon.port)
+        up = messages.Up(
+            host=socket.gethostname(),
+            addresses=addresses(),
+            port=self._beacon.port,
+            folder=str(self._folder),
+        )
         self._send(up)
         while True:
             try:

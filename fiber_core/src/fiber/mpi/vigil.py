@@ -22,8 +22,6 @@ __all__ = ["Begin", "Instruction", "Send", "Verdict", "Vigil", "ended_how"]
 _AFTER_FAILURE = 5.0
 _AFTER_ALL = 15.0
 _AFTER_SIGNAL = 5.0
-#: exit codes of mpirun that tell nothing of a rank's failure
-_SAY_NOTHING = frozenset({0, 255})
 
 
 @values.frozen
@@ -156,9 +154,10 @@ class Vigil:
         code = 128 - code if killed else code
         verdict = self._verdict
         if verdict is not None:
-            # its own code tells of the failure best, unless we made it end
-            own = verdict.code if self._asked or code in _SAY_NOTHING else code
-            return values.evolve(verdict, code=own)
+            # a rank that was killed may have been so for another one's failure, of which only
+            # mpirun knows
+            knows = verdict.code > 128 and 0 < code < 128 and not self._asked
+            return values.evolve(verdict, code=code if knows else verdict.code)
         if not self._begun and code in (0, STRAY):
             # it has not failed by its own lights, and did not do what it was asked
             wrong = mismatches(self.places, self._count, self._hosts, strict=self._strict)

@@ -1,0 +1,280 @@
+"""``fiber mpirun`` with each MPI there is: ranks on members, their results, their failures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mpi_stacks import STACKS, compiled, stack
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+
+PATIENCE = 120
+ALLREDUCE = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+# whole: print writes the end of its line by itself, and mpirun mixes what ranks write
+os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
+"""
+FAILING = """
+import os, signal, sys
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+if world.rank == 1:
+    match sys.argv[1]:
+        case "exit":
+            os._exit(3)
+        case "abort":
+            world.Abort(7)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "raise":
+            raise ValueError("rank one is unhappy")
+world.Barrier()
+"""
+LINGERING = """
+import os, time
+from mpi4py import MPI
+
+os.write(1, f"ready {os.getsid(0)} {os.environ['FIBER_MPI_MEMBER']}\\n".encode())
+time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def environ():
+    """Runs of a test in a folder of their own, which has to be empty afterwards."""
+    # pytest's own folders have names too long for a socket
+    folder = tempfile.mkdtemp(prefix="fc-")
+    yield {**os.environ, "XDG_RUNTIME_DIR": folder}
+    left = [path for path in Path(folder).rglob("*") if path.name != "fiber"]
+    shutil.rmtree(folder)
+    assert left == []
+
+
+@pytest.fixture
+def begin(environ, tmp_path):
+    """Start ``fiber mpirun``."""
+    begun = []
+
+    def start(*words, **more):
+        argv = [sys.executable, "-m", "fiber.cli.main", "mpirun", *map(str, words)]
+        streams = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        process = subprocess.Popen(
+            argv, env={**environ, **more}, cwd=tmp_path, text=True, **streams
+        )
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def mpirun(begin):
+    """Run ``fiber mpirun``; its exit code, sorted lines of output, and errors."""
+
+    def run(*words, **more):
+        process = begin(*words, **more)
+        out, err = process.communicate(timeout=PATIENCE)
+        return process.returncode, sorted(out.splitlines()), err
+
+    return run
+
+
+def script(folder, text):
+    path = folder / "program.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(params=STACKS)
+def mpi(request):
+    return stack(request.param)
+
+
+@pytest.fixture
+def debian():
+    return stack("debian")
+
+
+def test_ranks_fill_their_members_and_find_each_other(mpi, mpirun, tmp_path):
+    program = script(tmp_path, ALLREDUCE)
+
+    code, lines, errors = mpirun(
+        *("-np", 3, "--slots", 2, "--mpirun", mpi.mpirun, "--"), mpi.python, program
+    )
+
+    assert (code, lines) == (
+        0,
+        ["rank 0 on member-0: 6", "rank 1 on member-0: 6", "rank 2 on member-1: 6"],
+    ), errors
+
+
+@pytest.mark.parametrize(
+    "how, code, told",
+    [
+        ("exit", 3, "rank 1 on member-1 ended with 3"),
+        ("kill", 137, "rank 1 on member-1 was killed by SIGKILL"),
+        ("abort", 7, ""),
+        ("raise", 1, "ValueError: rank one is unhappy"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run_with_its_code(mpi, mpirun, tmp_path, how, code, told):
+    program = script(tmp_path, FAILING)
+
+    found, _, errors = mpirun("-np", 2, "--mpirun", mpi.mpirun, "--", mpi.python, program, how)
+
+    assert found == code, errors
+    assert told in errors
+
+
+def test_a_program_in_c_runs(debian, mpirun, tmp_path):
+    code, lines, errors = mpirun("-np", "2", "--members", "2", compiled(tmp_path))
+
+    assert (code, lines) == (
+        0,
+        ["rank 0 of 2 on member-0, sum 2", "rank 1 of 2 on member-1, sum 2"],
+    ), errors
+
+
+def test_options_of_mpiruns_are_passed_on(debian, mpirun, tmp_path):
+    code, lines, errors = mpirun(
+        *("-np", 2, "--slots", 2, "--members", 2, "--map-by", "node", "-x", "WORD=a b", "--"),
+        *("sh", "-c", 'echo "$WORD $FIBER_MPI_MEMBER"'),
+    )
+
+    assert (code, lines) == (0, ["a b member-0", "a b member-1"]), errors
+
+
+@pytest.mark.parametrize("name", ["debian", "openmpi"])
+def test_ranks_that_would_run_on_the_launcher_are_an_error_and_begin_nothing(
+    name, mpirun, tmp_path
+):
+    mpi = stack(name)
+    code, _, errors = mpirun(
+        *("-np", 2, "--mpirun", mpi.mpirun, "--host", "localhost:2", "--"),
+        *("touch", tmp_path / "began"),
+    )
+
+    assert code != 0
+    assert "was started on" in errors
+    assert "mpirun did not do as it was told" in errors
+    assert not (tmp_path / "began").exists()
+
+
+def test_settings_that_mpirun_ignores_are_an_error(mpirun, tmp_path):
+    mpi = stack("openmpi")
+    program = script(tmp_path, ALLREDUCE)
+    # as where its settings have other names than we think
+    ignoring = tmp_path / "mpirun"
+    ignoring.write_text(
+        f'#!/bin/sh\nfor name in $(env | grep -o "^PRTE_MCA_[^=]*"); do unset $name; done\n'
+        f'exec {mpi.mpirun} --oversubscribe "$@"\n'
+    )
+    ignoring.chmod(0o755)
+
+    code, lines, errors = mpirun("-np", 2, "--mpirun", ignoring, "--", mpi.python, program)
+
+    assert (code != 0, lines) == (True, []), errors
+    assert "never began on a member" in errors
+
+
+def test_no_mpi_is_said_with_what_to_do(mpirun):
+    code, _, errors = mpirun("--mpirun", "/no/such/mpirun", "true")
+
+    assert code == 1
+    assert "/no/such/mpirun cannot be run: No such file or directory" in errors
+    assert "install an MPI there" in errors
+
+
+def test_what_is_no_mpirun_is_said(mpirun):
+    code, _, errors = mpirun("--mpirun", "true", "true")
+
+    assert (code, "true is no mpirun that we know" in errors) == (1, True)
+
+
+def ready(process):
+    """The pids of the ranks' daemons' sessions, by member, once both ranks run."""
+    found = {}
+    while len(found) < 2:
+        word, session, member = process.stdout.readline().split()
+        assert word == "ready"
+        found[member] = int(session)
+    return found
+
+
+def lingering(begin, mpi, tmp_path):
+    program = script(tmp_path, LINGERING)
+    process = begin("-np", 2, "--mpirun", mpi.mpirun, "--", mpi.python, program)
+    return process, ready(process)
+
+
+def test_a_lost_member_ends_the_run_and_is_named(begin, debian, tmp_path):
+    process, sessions = lingering(begin, debian, tmp_path)
+    # what a daemon runs in was started by the member's station
+    station = int(
+        Path(f"/proc/{sessions['member-1']}/stat").read_text().rpartition(")")[2].split()[1]
+    )
+
+    os.kill(station, signal.SIGKILL)
+
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode not in (0, None)
+    assert "member-1" in errors
+
+
+@pytest.mark.parametrize("name", ["debian", "mpich"])
+def test_it_ends_when_it_is_asked_to(begin, name, tmp_path):
+    process, _ = lingering(begin, stack(name), tmp_path)
+
+    process.terminate()
+
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize("name", ["debian", "mpich"])
+def test_nothing_is_left_of_a_run_that_was_killed(begin, environ, name, tmp_path):
+    process, sessions = lingering(begin, stack(name), tmp_path)
+    ranks = [psutil.Process(pid) for pid in sessions.values()]
+
+    process.kill()
+
+    _, alive = psutil.wait_procs(ranks, timeout=PATIENCE)
+    assert alive == []
+
+
+def test_standard_input_goes_to_rank_0(begin, environ, debian, tmp_path):
+    argv = [sys.executable, "-m", "fiber.cli.main", "mpirun", "-np", "2", "--"]
+    rank = 'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then cat; fi'
+
+    done = subprocess.run(
+        [*argv, "sh", "-c", rank],
+        input="for rank 0\n",
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "for rank 0\n"), done.stderr

@@ -1,0 +1,97 @@
+"""MPI implementations for tests: Debian's Open MPI, and those of PyPI in environments of their own.
+
+``python tests/support/mpi_stacks.py`` makes the environments, in ``.tox/mpi`` or in MPI_STACKS.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import attrs
+
+from require import need
+
+__all__ = ["STACKS", "Stack", "compiled", "stack"]
+
+#: distributions by name; Debian's has none of its own
+STACKS = {"debian": (), "openmpi": ("openmpi",), "mpich": ("mpich",), "intel": ("impi-rt",)}
+
+HELLO = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, sum, one = 1;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    printf("rank %d of %d on %s, sum %d\\n", rank, size, getenv("FIBER_MPI_MEMBER"), sum);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+@attrs.frozen
+class Stack:
+    """One that is here."""
+
+    #: its name in :data:`STACKS`
+    name: str
+    #: its mpirun
+    mpirun: str
+    #: a Python that has mpi4py
+    python: str
+
+
+def _root() -> Path:
+    made = os.environ.get("MPI_STACKS")
+    return Path(made) if made else Path(__file__).parents[2] / ".tox" / "mpi"
+
+
+@functools.cache
+def stack(name: str) -> Stack:
+    """One of the implementations; absent, it skips or fails as :func:`require.need` says."""
+    folder = _root() / name / "bin"
+    mpirun = shutil.which("mpirun") if name == "debian" else str(folder / "mpirun")
+    missing = [str(path) for path in (mpirun or "mpirun", folder / "python") if not _is_there(path)]
+    hint = "run python tests/support/mpi_stacks.py, and apt-get install openmpi-bin"
+    need("mpi", f"{', '.join(missing)} is not there; {hint}" if missing else None)
+    return Stack(name, str(mpirun), str(folder / "python"))
+
+
+def compiled(folder: Path) -> Path:
+    """An MPI program in C, by Debian's compiler."""
+    compiler = shutil.which("mpicc")
+    need("mpi", None if compiler else "no mpicc; apt-get install libopenmpi-dev gcc")
+    source = folder / "hello.c"
+    source.write_text(HELLO)
+    subprocess.run([str(compiler), "-o", folder / "hello", source], check=True)
+    return folder / "hello"
+
+
+def make() -> None:
+    """Make the environments that are missing."""
+    for name, distributions in STACKS.items():
+        folder = _root() / name
+        if not (folder / "made").exists():
+            venv.create(folder, with_pip=True, clear=True)
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            subprocess.run([*pip, "mpi4py>=4", *distributions], check=True)
+            (folder / "made").touch()
+
+
+def _is_there(path: str | Path) -> bool:
+    return bool(path) and Path(path).is_absolute() and Path(path).exists()
+
+
+if __name__ == "__main__":
+    sys.exit(make())
