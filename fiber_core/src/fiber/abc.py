@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fiber.exceptions import CapabilityError
+from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
 
 if TYPE_CHECKING:
     import socket
@@ -58,6 +59,43 @@ class Backend(abc.ABC):
             SubmitError: not all were accepted in time; those that were have been ended.
         """
         raise CapabilityError(self.name, "groups", "submit_group")
+
+    def start_group(
+        self,
+        specs: Sequence[JobSpec],
+        timeout: float,
+        are_placed: Callable[[Sequence[Job], float], bool],
+    ) -> Sequence[Job]:
+        """Submit one job after another, and end them all unless all start: for :meth:`submit_group`.
+
+        It is there for platforms that know no groups themselves.
+
+        Args:
+            specs: the jobs.
+            timeout: seconds until all have to be started.
+            are_placed: waits for so many seconds until none of the jobs waits to be started; False
+                where some still do. What it raises ends the jobs too.
+
+        Raises:
+            SubmitError: not all were started in time; the text has what the platform says of those
+                that wait.
+        """
+        jobs: list[Job] = []
+        try:
+            for spec in specs:
+                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
+            if are_placed(jobs, timeout):
+                return jobs
+            words = [status.message for status in self.status(jobs) if not status.state.is_terminal]
+            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
+            why = next(filter(None, words), "")
+            raise SubmitError(f"{msg}: {why}" if why else msg)
+        except BaseException:
+            for job in jobs:
+                # it may have ended by itself, and been forgotten
+                with contextlib.suppress(UnknownJobError):
+                    self.kill(job)
+            raise
 
     @abc.abstractmethod
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:

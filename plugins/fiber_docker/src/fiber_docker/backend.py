@@ -88,22 +88,7 @@ class DockerBackend(Backend):
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none."""
-        jobs: list[Job] = []
-        try:
-            for spec in specs:
-                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
-            if self._feed.wait_placed([job.id for job in jobs], timeout):
-                failed = [s for job in jobs if (s := self._feed.status(job.id)) and never_ran(s)]
-                if not failed:
-                    return jobs
-                raise SubmitError(failed[0].message)
-            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
-            raise SubmitError(msg)
-        except BaseException:
-            for job in jobs:
-                with contextlib.suppress(UnknownJobError):
-                    self.kill(job)
-            raise
+        return self.start_group(specs, timeout, self._are_placed)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the containers of a run, whoever started them."""
@@ -312,6 +297,15 @@ class DockerBackend(Backend):
 
     def _ended(self, job: Job) -> None:
         self._starter.ended(job)
+
+    def _are_placed(self, jobs: Sequence[Job], timeout: float) -> bool:
+        if not self._feed.wait_placed([job.id for job in jobs], timeout):
+            return False
+        for job in jobs:
+            status = self._feed.status(job.id)
+            if status is not None and never_ran(status):
+                raise SubmitError(status.message)
+        return True
 
     def _settled(self, job: Job, status: JobStatus) -> JobStatus:
         """A status that was looked up, unless more is known of that job by now."""

@@ -96,20 +96,11 @@ class LocalBackend(Backend):
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none."""
-        jobs: list[Job] = []
-        try:
-            for spec in specs:
-                jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
-            if self._feed.wait_placed([job.id for job in jobs], timeout):
-                return jobs
-            waiting = [s.message for s in self.status(jobs) if not s.state.is_terminal]
-            msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
-            words = next(filter(None, waiting), "")
-            raise SubmitError(f"{msg}: {words}" if words else msg)
-        except BaseException:
-            for job in jobs:
-                self.kill(job)
-            raise
+        return self.start_group(
+            specs,
+            timeout,
+            lambda jobs, seconds: self._feed.wait_placed([job.id for job in jobs], seconds),
+        )
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the jobs of a run.
