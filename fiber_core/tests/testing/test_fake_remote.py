@@ -11,6 +11,7 @@ from fiber.testing.fake_remote import (
     FarConfig,
     RemotePlatform,
 )
+from fiber.testing.kit.options import Options
 
 
 class TestFar(BackendConformance):
@@ -51,3 +52,17 @@ class TestFar(BackendConformance):
             # a dead master is told from a silent one sooner
             "FIBER_LEASE": "6",
         }
+
+
+class TestFarByStreams(Options):
+    """Where nobody can dial; what else is to be known of that is in the tests of the launch."""
+
+    capabilities = REMOTE_CAPABILITIES
+
+    @pytest.fixture
+    def backend(self, context, tmp_path):
+        (tmp_path / "home").mkdir()
+        config = FarConfig(folder=tmp_path / "home", streams=True)
+        backend = FakeRemoteBackend(attrs.evolve(context, config=config), RemotePlatform(config))
+        yield backend
+        backend.close()

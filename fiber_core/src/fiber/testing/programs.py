@@ -18,6 +18,7 @@ __all__ = [
     "die_by",
     "die_or_wait",
     "echo_args",
+    "echo_streams",
     "exit_code_of",
     "exit_on_sigterm",
     "exit_with",
@@ -238,6 +239,34 @@ used = times.children_user + times.children_system
 print(used / (time.monotonic() - begin))
 """
     return _python(code, str(processes), str(seconds))
+
+
+def echo_streams() -> Argv:
+    """Say ready and listen where ``FIBER_REACH`` says ``streams:WHERE``; streams hear themselves."""
+    code = """
+import os, signal, socket, threading
+kind, _, where = os.environ["FIBER_REACH"].partition(":")
+assert kind == "streams", kind
+if where.startswith("/"):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(where)
+    listener.listen()
+else:
+    host, _, port = where.rpartition(":")
+    listener = socket.create_server((host.strip("[]"), int(port)))
+def echo(stream):
+    with stream:
+        while True:
+            data = stream.recv(65536)
+            if not data or data == b"end":
+                return
+            stream.sendall(data)
+def accept():
+    while True:
+        threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
+threading.Thread(target=accept, daemon=True).start()
+"""
+    return _python(code + _WAIT)
 
 
 def exit_code_of(private: bytes, index: int) -> int:
