@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,6 +165,11 @@ class Cluster(Knobs):
         resource = self._resource(plural)
         return self.call(lambda: clone(self._parts.store.list(resource, namespace)))
 
+    def history(self, plural: str, namespace: str | None = None) -> list[tuple[str, Object]]:
+        """Every change of a kind so far: ADDED, MODIFIED or DELETED, and the object after it."""
+        resource = self._resource(plural)
+        return self.call(lambda: clone(self._parts.store.history(resource, namespace)))
+
     def get(self, plural: str, name: str, namespace: str | None = "default") -> Object | None:
         """A copy of an object; None where there is none."""
         resource = self._resource(plural)
@@ -184,18 +190,28 @@ class Cluster(Knobs):
     ) -> Any:
         """Wait until a test of all objects of a kind is true; the answer is the test's."""
         resource = self._resource(plural)
+        store, deadline = self._parts.store, time.monotonic() + timeout
 
-        async def wait() -> Any:
-            store = self._parts.store
-            changes = store.subscribe(resource)
+        def look() -> tuple[int, list[Object]]:
+            return store.version, clone(store.list(resource))
+
+        async def news(version: int) -> None:
+            changes = store.subscribe(resource, since=version)
             try:
-                while not (found := test(clone(store.list(resource)))):
-                    await asyncio.wait_for(changes.get(), timeout)
-                return found
+                await asyncio.wait_for(changes.get(), max(deadline - time.monotonic(), 0))
             finally:
                 changes.close()
 
-        return _on(self._loop, wait())
+        # the test runs in the caller's thread, so that it may ask the cluster too
+        while True:
+            version, things = self.call(look)
+            if found := test(things):
+                return found
+            try:
+                self.wait(news(version))
+            except asyncio.TimeoutError:
+                msg = f"{plural} did not become so within {timeout:g} s: {things}"
+                raise AssertionError(msg) from None
 
     def add_namespace(self, name: str) -> None:
         """Make a namespace with its default service account."""

@@ -235,6 +235,10 @@ def _limits(thing: Object) -> None:
                 item.setdefault("defaultRequest", {}).setdefault(name, value)
 
 
+def _priority(thing: Object) -> None:
+    thing.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
 _FILLERS = {
     "deployments": _template,
     "jobs": _job,
@@ -243,6 +247,7 @@ _FILLERS = {
     "nodes": _node,
     "persistentvolumeclaims": _claim,
     "pods": _pod,
+    "priorityclasses": _priority,
     "replicasets": _template,
     "resourcequotas": _quota,
     "secrets": _secret,

@@ -200,8 +200,18 @@ class Knobs:
         self._nodes(node, work)
 
     def uncordon(self, node: str) -> None:
-        """A node takes pods again."""
+        """A node takes pods again; its taints are gone."""
         self._nodes(node, lambda there: there.update(spec={}))
+
+    def taint(self, node: str, key: str, value: str, effect: str) -> None:
+        """A node gets a taint; NoExecute ends what does not tolerate it."""
+
+        def work(there: Object) -> None:
+            there["spec"].setdefault("taints", []).append(
+                {"key": key, "value": value, "effect": effect}
+            )
+
+        self._nodes(node, work)
 
     def drain(self, node: str, *, grace: int | None = None) -> None:
         """Cordon a node, and evict its pods."""

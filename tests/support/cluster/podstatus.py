@@ -102,6 +102,7 @@ def status_of(
     ip: str = "",
     reason: str = "",
     message: str = "",
+    failing: bool = False,
 ) -> Object:
     """The whole status of a pod.
 
@@ -116,23 +117,30 @@ def status_of(
         ip: its address, where it has one.
         reason: why the pod as a whole failed.
         message: the same as a sentence.
+        failing: whether its node is about to end it.
     """
     old = pod["status"]
     generation = pod["metadata"].get("generation", 1)
     done = phase in {"Succeeded", "Failed"}
     unready = [box.name for box in boxes if not box.running]
     ran = [box for box in boxes if box.ended and box.container_id]
-    over = len(ran) == len(boxes) and (done or pod["spec"].get("restartPolicy") == "Never")
-    ready: Object = {"status": "False" if unready or done else "True"}
-    if over:
-        failed = reason or any(box.state["terminated"]["exitCode"] for box in boxes)
+    codes = [box.state["terminated"]["exitCode"] for box in ran]
+    policy = pod["spec"].get("restartPolicy")
+    final = done or policy == "Never" or (policy == "OnFailure" and not any(codes))
+    over = len(ran) == len(boxes) and final
+    broken = policy == "Never" and any(
+        box.ended and box.state["terminated"]["exitCode"] for box in inits
+    )
+    ready: Object = {"status": "False" if unready or done or failing else "True"}
+    if over or failing or broken:
+        failed = reason or failing or broken or any(codes)
         ready["reason"] = "PodFailed" if failed else "PodCompleted"
     elif unready:
         ready["reason"] = "ContainersNotReady"
         ready["message"] = f"containers with unready status: [{' '.join(unready)}]"
     initialized: Object = {"status": "True"}
-    waiting = [box.name for box in inits if not (box.ended or (box.sidecar and box.running))]
-    if waiting and not done:
+    waiting = [box.name for box in inits if not _initialized(box)]
+    if waiting and not over:
         text = f"containers with incomplete status: [{' '.join(waiting)}]"
         initialized = {"status": "False", "reason": "ContainersNotInitialized", "message": text}
     elif ready.get("reason") == "PodCompleted":
@@ -162,6 +170,12 @@ def status_of(
     status["qosClass"] = old.get("qosClass", "BestEffort")
     status["resources"] = {}
     return status
+
+
+def _initialized(box: Box) -> bool:
+    if box.sidecar:
+        return box.running or box.ended
+    return box.ended and box.state["terminated"]["exitCode"] == 0
 
 
 def _conditions(old: Sequence[Object], facts: dict[str, Object], generation: int) -> list[Object]:

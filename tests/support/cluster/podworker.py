@@ -139,8 +139,8 @@ class Worker:
         running = [box for box in (*self.boxes, *self.inits) if box.running]
         for box in running:
             self._tell("Killing", f"Stopping container {box.name}", box)
-        if running and not told.reason:
-            self._write()
+        if running:
+            self._write(failing=bool(told.reason))
         main = [box for box in running if box in self.boxes]
         await asyncio.gather(*(box.handle.stop(told.grace) for box in main))
         await asyncio.gather(*(box.handle.stop(told.grace) for box in running if box not in main))
@@ -296,7 +296,12 @@ class Worker:
         return there is not None and "deletionTimestamp" in there["metadata"]
 
     def _write(
-        self, phase: str | None = None, stop: Stop | None = None, *, force: bool = False
+        self,
+        phase: str | None = None,
+        stop: Stop | None = None,
+        *,
+        force: bool = False,
+        failing: bool = False,
     ) -> None:
         """Tell the API how the pod is, unless the node is cut off."""
         if self._kubelet.lost(self.node):
@@ -323,6 +328,7 @@ class Worker:
             ip=self.ip,
             reason=stop.reason if stop else "",
             message=stop.message if stop else "",
+            failing=failing,
         )
         self.pod = self._kubelet.store.update(PODS, new)
 

@@ -99,10 +99,10 @@ class Scheduler:
         total = len(nodes)
         told = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
         if not total:
-            message = "no nodes available to schedule pods"
+            message, found = "no nodes available to schedule pods", None
         else:
             message = f"0/{total} nodes are available: {told}."
-            why = self._preemption(pod, nodes, hopeless)
+            why, found = self._preemption(pod, nodes, hopeless)
             if why:
                 message += f" no new claims to deallocate, preemption: {why}"
         self.happenings.tell(pod, "FailedScheduling", message, by=_NAME, warning=True)
@@ -123,28 +123,35 @@ class Scheduler:
                 condition["lastTransitionTime"] = old["lastTransitionTime"]
         others = [c for c in new["status"].get("conditions") or () if c["type"] != "PodScheduled"]
         new["status"]["conditions"] = [*others, condition]
-        self.store.update(PODS, new)
+        if found is not None:
+            new["status"]["nominatedNodeName"] = found[0]
+        pod = self.store.update(PODS, new)
+        for victim in found[1] if found is not None else ():
+            if "deletionTimestamp" not in victim["metadata"]:
+                assert found is not None
+                preempt(self.store, self.deletion, self.happenings, victim, found[0], pod)
 
-    def _preemption(self, pod: Object, nodes: list[Object], hopeless: int) -> str:
-        """Make room by ending others; the answer is why that does not help, if it does not."""
+    def _preemption(
+        self, pod: Object, nodes: list[Object], hopeless: int
+    ) -> tuple[str, tuple[str, list[Object]] | None]:
+        """The node and the pods whose end makes room, or why there are none."""
         if pod["spec"].get("preemptionPolicy") == "Never":
-            return "not eligible due to preemptionPolicy=Never."
+            return "not eligible due to preemptionPolicy=Never.", None
         total, nominated = len(nodes), pod["status"].get("nominatedNodeName")
         if nominated and any(
             "deletionTimestamp" in other["metadata"]
             for other in self.store.list(PODS)
             if other["spec"].get("nodeName") == nominated
         ):
-            return "not eligible due to a terminating pod on the nominated node."
-        victims = self._victims(pod, nodes)
-        if victims is not None:
-            self._preempt(pod, *victims)
-            return ""
+            return "not eligible due to a terminating pod on the nominated node.", None
+        found = self._victims(pod, nodes)
+        if found is not None:
+            return "", found
         useless = [f"{hopeless} Preemption is not helpful for scheduling"] if hopeless else []
         rest = total - hopeless
         if rest:
             useless.insert(0, f"{rest} No preemption victims found for incoming pod")
-        return f"0/{total} nodes are available: {', '.join(useless)}."
+        return f"0/{total} nodes are available: {', '.join(useless)}.", None
 
     def _victims(self, pod: Object, nodes: list[Object]) -> tuple[str, list[Object]] | None:
         """The fewest less important pods whose end makes room, and their node."""
@@ -164,17 +171,6 @@ class Scheduler:
             if not why and (best is None or len(chosen) < len(best[1])):
                 best = (node["metadata"]["name"], chosen)
         return best
-
-    def _preempt(self, pod: Object, node: str, victims: list[Object]) -> None:
-        for victim in victims:
-            if "deletionTimestamp" in victim["metadata"]:
-                continue
-            preempt(self.store, self.deletion, self.happenings, victim, node, pod)
-        current = self.store.get(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
-        if current is not None:
-            new = clone(current)
-            new["status"]["nominatedNodeName"] = node
-            self.store.update(PODS, new)
 
     def _pods_of(self, node: Object) -> list[Object]:
         return [

@@ -149,6 +149,15 @@ class Store:
         self.floor = self.version if version is None else version + 1
         self._log = [change for change in self._log if change.version >= self.floor]
 
+    def history(self, resource: Resource, namespace: str | None) -> list[tuple[str, Object]]:
+        """What has happened to a kind, as far as it is kept."""
+        return [
+            (change.type, change.object)
+            for change in self._log
+            if change.resource is resource
+            and namespace in {None, change.object["metadata"].get("namespace")}
+        ]
+
     def tick(self) -> int:
         """A version that no object has."""
         self.version += 1

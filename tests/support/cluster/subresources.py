@@ -64,6 +64,9 @@ class Subresources:
     async def _evict(self, request: web.Request, asked: Asked, pod: Object) -> web.Response:
         text = await request.read()
         body = json.loads(text) if text.strip() else {}
+        if (body.get("metadata") or {}).get("name", asked.name) != asked.name:
+            message = "name in URL does not match name in Eviction object"
+            raise Refused.bad_request(message)
         options = body.get("deleteOptions") or {}
         self.deletion.evict(pod, options, dry=asked.dry or options.get("dryRun") == ["All"])
         return _success(201)
