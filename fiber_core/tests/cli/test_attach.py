@@ -227,6 +227,32 @@ class TestAsking:
         assert "goes on\n" in done.stderr or signals.ended == 3
         assert done.exit_code == 128 + signal.SIGTERM
 
+    def test_it_is_left_running_where_it_needs_nobody_here(
+        self, fiber, asked, platform, monkeypatch
+    ):
+        declared = attrs.evolve(fakes.CAPABILITIES, same_host=False)
+        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+        fiber.extra.append(Signals(platform, signal.SIGINT))
+        asked[0].append("l")
+
+        done = fiber("run", "-a", *programs.sleep_forever())
+
+        (job,) = platform.jobs()
+        assert done.exit_code == 130
+        assert done.stderr.endswith(f"fiber: job {job.id} goes on: fiber logs -f {job.id}\n")
+        assert "l: leave it running" in asked[1][0]
+        assert not platform.find(job).status.state.is_terminal
+        assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
+
+    def test_where_it_lives_with_us_it_cannot_be_left(self, fiber, asked, platform):
+        fiber.extra.append(Signals(platform, signal.SIGINT, signal.SIGTERM))
+        asked[0].append("l")
+
+        fiber("run", "-a", *programs.sleep_forever())
+
+        assert asked[1][0].endswith("? [y/N] ")
+        assert platform.jobs() == []
+
     def test_a_second_ctrl_c_is_a_yes(self, fiber, asked, platform):
         signals = Signals(platform, signal.SIGINT, signal.SIGINT)
         fiber.extra.append(signals)

@@ -183,6 +183,17 @@ class TestAttached:
         cluster.wait_for("pods", lambda pods: not pods)
         assert list(rundir.runs()) == []
 
+    def test_it_does_not_live_by_a_lease_of_this_host(self, fiber, cluster):
+        cluster.forget_requests()
+
+        fiber("run", "-a", "end", "0")
+
+        assert not [
+            call
+            for call in cluster.requests
+            if call.resource in {"leases", "secrets"} and call.verb == "create"
+        ]
+
     def test_more_gpus_than_there_are_fails_with_the_schedulers_words(
         self, fiber, cluster, monkeypatch
     ):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from fiber.cli.errors import after_signal
+from fiber.cli.errors import INTERRUPTED, after_signal
 from fiber.cli.question import Question, can_ask
 from fiber.cli.watch import Watcher
 from fiber.exceptions import FiberError
@@ -19,7 +17,7 @@ from fiber.model import JobState, ReasonKind
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
-    from fiber.cli.session import Run, Session
+    from fiber.cli.session import Session
     from fiber.model import Job, JobSpec, JobStatus
 
 __all__ = ["attend", "exit_code"]
@@ -33,24 +31,40 @@ _NEVER_RAN = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE})
 _PLAIN = "job"
 
 
-def attend(session: Session, run: Run, spec: JobSpec) -> int:
-    """Start a job, follow it, and return what this command ends with."""
-    watcher = Watcher(run.backend, run.id)
-    comes_by_itself = session.info.capabilities.output
+def attend(session: Session, backend: Backend, run_id: str, spec: JobSpec) -> tuple[int, bool]:
+    """Start a job and follow it.
+
+    Args:
+        session: of the command.
+        backend: where it runs.
+        run_id: the run.
+        spec: the job; one that is detached can be left.
+
+    Returns:
+        what the command ends with, and whether the job was left running.
+    """
+    noun = session.info.noun
+    watcher = Watcher(backend, run_id)
     with watcher.signals():
-        job = session.submit(run.backend, spec)
+        job = session.submit(backend, spec)
         watcher.queue_signals()
-        if session.info.noun != _PLAIN:
+        if noun != _PLAIN:
             # where it is looked for with other tools, too
-            click.echo(f"Created {session.info.noun}: {job.id}", err=True)
-        with contextlib.nullcontext() if comes_by_itself else _copied(run.backend, job):
-            status, signum = _to_the_end(session, run.backend, job, watcher)
-    if signum is not None:
-        return after_signal(signum)
+            click.echo(f"Created {noun}: {job.id}", err=True)
+        copy = None if session.info.capabilities.output else _copied(backend, job)
+        with Question(watcher.answer) as question:
+            ending = _Ending(backend, job, noun, question, can_leave=spec.detached)
+            status = _to_the_end(session, job, watcher, ending)
+        if status is not None and copy is not None:
+            copy.join()
+    if status is None:
+        click.echo(f"fiber: {noun} {job.id} goes on: fiber logs -f {job.id}", err=True)
+        return INTERRUPTED, True
+    if ending.signum is not None:
+        return after_signal(ending.signum), False
     if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:
-        what = f"{session.info.noun} {job.id}"
-        click.echo(f"fiber: {what}: {status.message or status.reason}", err=True)
-    return exit_code(status)
+        click.echo(f"fiber: {noun} {job.id}: {status.message or status.reason}", err=True)
+    return exit_code(status), False
 
 
 def exit_code(status: JobStatus) -> int:
@@ -68,13 +82,18 @@ def exit_code(status: JobStatus) -> int:
 class _Ending:
     """Decides what a signal means: a question, the job's end in order, or at once."""
 
-    def __init__(self, backend: Backend, job: Job, noun: str, question: Question) -> None:
+    def __init__(
+        self, backend: Backend, job: Job, noun: str, question: Question, *, can_leave: bool
+    ) -> None:
         self._backend = backend
         self._job = job
         self._what = f"{noun} {job.id}"
         self._question = question
+        self._can_leave = can_leave
         #: the signal that ends the job, once one does
         self.signum: int | None = None
+        #: True once the job is to go on without us
+        self.leaves = False
 
     def heard(self, number: int) -> None:
         """A signal came."""
@@ -83,7 +102,8 @@ class _Ending:
         elif number != signal.SIGINT or self._question.is_open or not can_ask():
             self._end(number)
         else:
-            self._question.ask(f"\nfiber: end {self._what}? [y/N] ")
+            choice = "y: yes, l: leave it running [y/l/N]" if self._can_leave else "[y/N]"
+            self._question.ask(f"\nfiber: end {self._what}? {choice} ")
 
     def answered(self, text: str) -> None:
         """A person answered."""
@@ -91,6 +111,8 @@ class _Ending:
             return
         if text in {"y", "yes"}:
             self._end(signal.SIGINT)
+        elif self._can_leave and text in {"l", "leave"}:
+            self.leaves = True
         else:
             click.echo(f"fiber: {self._what} goes on", err=True)
 
@@ -101,38 +123,34 @@ class _Ending:
             click.echo(f"fiber: ending {self._what}, Ctrl-C again to kill it", err=True)
 
 
-def _to_the_end(
-    session: Session, backend: Backend, job: Job, watcher: Watcher
-) -> tuple[JobStatus, int | None]:
-    """The terminal status, and the signal that asked this process to end, if one did."""
+def _to_the_end(session: Session, job: Job, watcher: Watcher, ending: _Ending) -> JobStatus | None:
+    """The terminal status; None for a job that is left running."""
     previous: JobStatus | None = None
     said = ""
-    with Question(watcher.answer) as question:
-        ending = _Ending(backend, job, session.info.noun, question)
-        while True:
-            event = watcher.get()
-            assert event is not None
-            if isinstance(event, int):
-                ending.heard(event)
-                continue
-            if isinstance(event, str):
-                ending.answered(event)
-                continue
-            told, status = event
-            if told.id != job.id:
-                continue
-            session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
-            previous = status
-            if status.state.is_terminal:
-                return status, ending.signum
-            if status.state is JobState.PENDING and status.message not in {"", said}:
-                said = status.message
-                click.echo(f"fiber: {session.info.noun} {job.id} waits: {said}", err=True)
+    while not ending.leaves:
+        event = watcher.get()
+        assert event is not None
+        if isinstance(event, int):
+            ending.heard(event)
+            continue
+        if isinstance(event, str):
+            ending.answered(event)
+            continue
+        told, status = event
+        if told.id != job.id:
+            continue
+        session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
+        previous = status
+        if status.state.is_terminal:
+            return status
+        if status.state is JobState.PENDING and status.message not in {"", said}:
+            said = status.message
+            click.echo(f"fiber: {session.info.noun} {job.id} waits: {said}", err=True)
+    return None
 
 
-@contextlib.contextmanager
-def _copied(backend: Backend, job: Job) -> Iterator[None]:
-    """In this block, and until the job's end, its lines are copied to stdout."""
+def _copied(backend: Backend, job: Job) -> threading.Thread:
+    """Until the job's end its lines are copied to stdout, on a thread that ends then."""
 
     def copy() -> None:
         try:
@@ -146,5 +164,4 @@ def _copied(backend: Backend, job: Job) -> Iterator[None]:
 
     thread = threading.Thread(target=copy, name="fiber-output", daemon=True)
     thread.start()
-    yield
-    thread.join()
+    return thread

@@ -176,9 +176,15 @@ def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
 
     from fiber.cli.attach import attend
 
-    with session.begin_run() as run:
-        spec = _with_image(session, run.backend, attrs.evolve(spec, run_id=run.id), image_file)
-        return attend(session, run, spec)
+    can = session.info.capabilities
+    # what we only look at from afar can do without us for a while, or for good
+    afar = can.detached and not (can.output or can.same_host)
+    with session.begin_run(detached=afar) as run:
+        spec = attrs.evolve(spec, run_id=run.id, detached=afar)
+        spec = _with_image(session, run.backend, spec, image_file)
+        code, left = attend(session, run.backend, run.id, spec)
+        run.stays = left
+        return code
 
 
 def _with_image(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "Session"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Run:
     """A run that a command began, with its backend."""
 
@@ -31,6 +31,8 @@ class Run:
     id: str
     #: the backend, closed when the command leaves the run
     backend: Backend
+    #: whether its jobs go on when the command leaves it without an error
+    stays: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +108,8 @@ class Session:
     def begin_run(self, *, detached: bool = False) -> Iterator[Run]:
         """The backend in a new run; nothing is left of it afterwards.
 
-        A detached run stays when the block ends without an error, to be collected later.
+        A detached run stays when the block ends without an error, unless the block says otherwise,
+        to be collected later.
         """
         from fiber.launch import rundir
 
@@ -117,9 +120,10 @@ class Session:
         try:
             backend = self._load(run_id, str(directory))
             with contextlib.closing(backend):
+                run = Run(id=run_id, backend=backend, stays=detached)
                 try:
-                    yield Run(id=run_id, backend=backend)
-                    keep = detached
+                    yield run
+                    keep = run.stays
                 finally:
                     if not keep:
                         backend.cleanup(run_id)
