@@ -4,7 +4,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from fiber_k8s.rbac import NODES, RULES, gang_rules, manifests, rights
+from fiber_k8s.rbac import NODES, RULES, gang_rules, grant, manifests, rights
 
 
 def documents(*args, **kwargs):
@@ -40,6 +40,28 @@ class TestTheList:
 
     def test_there_are_no_rights_of_everything(self):
         assert not {"*"} & {word for rule in RULES for word in (*rule.verbs, rule.resource)}
+
+
+class TestGranting:
+    @pytest.mark.parametrize(
+        "user,told",
+        [
+            ("alice@lab.org", "--user alice@lab.org | kubectl apply -f -"),
+            ("O'Hara", """--user 'O'"'"'Hara' | kubectl"""),
+            ("system:serviceaccount:lab:jobs", "--service-account jobs | kubectl apply -f -"),
+            ("system:serviceaccount:lab:default", "have the program's pod use the account fiber"),
+        ],
+    )
+    def test_whoever_was_refused_is_granted_it(self, user, told):
+        refusal = f'pods is forbidden: User "{user}" cannot list resource "pods" in API group "" in the namespace "lab"'
+
+        command = grant(refusal)
+
+        assert command.startswith("fiber k8s rbac --namespace lab ")
+        assert told in command
+
+    def test_where_nobody_is_named_it_is_the_usual(self):
+        assert grant("no") == "fiber k8s rbac | kubectl apply -f -"
 
 
 class TestYaml:

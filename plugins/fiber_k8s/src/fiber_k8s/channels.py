@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
+from fiber_k8s import rbac
 from fiber_k8s.client import Client
 
 __all__ = ["Opened", "open_channels"]
@@ -116,7 +117,7 @@ def _refusal(pod: str, part: str, error: Any) -> BackendError:
         return UnknownJobError(msg)
     advice = ""
     if error.status_code == 403:
-        advice = "; grant it: fiber k8s rbac | kubectl apply -f -"
+        advice = f"; grant it: {rbac.grant(text)}"
     elif error.status_code == 401:
         advice = "; log in again, or see `kubectl auth whoami`"
     msg = f"the cluster refused {part} into {pod}: {text}{advice}"

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
-from fiber_k8s import pacing
+from fiber_k8s import pacing, rbac
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connecting import Connection, connect
 
@@ -312,7 +312,7 @@ class Client:
                 "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
             )
         elif reason == "Forbidden" and "cannot " in message:
-            advice = "; grant it: fiber k8s rbac | kubectl apply -f -"
+            advice = f"; grant it: {rbac.grant(message)}"
         msg = f"the cluster refused to {what}: {message}{advice}"
         error = ApiError(msg, status, reason)
         with contextlib.suppress(TypeError, ValueError):

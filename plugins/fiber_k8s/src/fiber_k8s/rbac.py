@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 
 import attrs
 
-__all__ = ["NODES", "RULES", "Right", "Rule", "manifests", "rights"]
+__all__ = ["NODES", "RULES", "Right", "Rule", "gang_rules", "grant", "manifests", "rights"]
 
 
 @attrs.frozen(kw_only=True)
@@ -90,6 +92,12 @@ NODES = Rule(
     why="how many devices, CPUs and how much memory there are",
     needed=False,
 )
+#: the account of pods that name none
+_EVERYBODYS = "default"
+_WHERE = re.compile(r'in the namespace "([^"]+)"')
+_REFUSED = re.compile(
+    r'User "(?P<user>(?:system:serviceaccount:[^:"]+:(?P<account>[^"]+))|[^"]+)" cannot'
+)
 #: what groups of pods are to those who schedule them
 _GANGS = {
     "volcano": "scheduling.volcano.sh",
@@ -113,6 +121,25 @@ def gang_rules(gang: str) -> tuple[Rule, ...]:
         return ()
     why = f"groups that start together, by {gang}"
     return (Rule(group=group, resource="podgroups", verbs=("create", "delete"), why=why),)
+
+
+def grant(refusal: str) -> str:
+    """The command that grants what the cluster refused.
+
+    Args:
+        refusal: the cluster's words; they name who was refused, and where.
+    """
+    where = _WHERE.search(refusal)
+    command = "fiber k8s rbac" if where is None else f"fiber k8s rbac --namespace {where[1]}"
+    who = _REFUSED.search(refusal)
+    if who is None:
+        return f"{command} | kubectl apply -f -"
+    if who["account"] is None:
+        return f"{command} --user {shlex.quote(who['user'])} | kubectl apply -f -"
+    if who["account"] == _EVERYBODYS:
+        # whatever else runs in the namespace would have the rights as well
+        return f"{command} | kubectl apply -f -, and have the program's pod use the account fiber"
+    return f"{command} --service-account {who['account']} | kubectl apply -f -"
 
 
 def manifests(
