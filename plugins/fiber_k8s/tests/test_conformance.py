@@ -1,0 +1,111 @@
+"""The Kubernetes backend and its plugin do what every backend and every plugin does.
+
+Pods are containers of an engine of the tests' own; the API server is emulated.
+"""
+
+import attrs
+import pytest
+
+from cluster import Cluster
+from cluster.real import Docker
+from dockerd import engine
+from fiber.model import Volume
+from fiber.testing import BackendConformance, HostWitness, PluginConformance
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.config import K8sConfig
+
+__all__ = ["engine"]
+
+
+@pytest.fixture(scope="module")
+def runtime(engine):
+    return Docker(engine)
+
+
+@pytest.fixture(scope="module")
+def kube(runtime):
+    capacity = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    with Cluster.start(
+        runtime=runtime, nodes=["one"], capacity=capacity, addresses=["127.0.0.1"]
+    ) as cluster:
+        yield cluster
+
+
+class ClusterWitness(HostWitness):
+    """Sees the processes of pods, which are this host's, and what the cluster has of a run."""
+
+    def __init__(self, backend, cluster):
+        self._backend = backend
+        self._cluster = cluster
+
+    def calls(self):
+        return len(self._cluster.requests)
+
+    def cut_events(self):
+        self._cluster.cut_watches()
+
+    def left(self, run_id):
+        found = list(super().left(run_id))
+        for plural in ("pods", "secrets", "leases"):
+            for one in self._cluster.objects(plural):
+                metadata = one["metadata"]
+                if metadata.get("labels", {}).get("fiber/run") == run_id:
+                    found.append(f"{plural} {metadata['name']}")
+        return found
+
+
+@pytest.mark.timeout(300)
+class TestK8sBackend(BackendConformance):
+    python = "python3"
+    image = "fiber-test"
+    # a container takes a while on a machine that is busy with other tests
+    patience = 60.0
+    many = 16
+
+    @pytest.fixture
+    def backend(self, reopen, context):
+        backend = reopen(context)
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def configured(self, kube, runtime):
+        return {"kubeconfig": str(kube.kubeconfig), "address": runtime.gateway}
+
+    @pytest.fixture
+    def reopen(self, configured):
+        config = K8sConfig(**configured, unschedulable_timeout=0.5)
+        return lambda context: K8sBackend(attrs.evolve(context, config=config))
+
+    @pytest.fixture
+    def unreachable(self, context, kube, tmp_path):
+        path = tmp_path / "kubeconfig"
+        path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
+        config = K8sConfig(kubeconfig=str(path))
+        backend = K8sBackend(attrs.evolve(context, config=config))
+        yield backend
+        backend.close()
+
+    @pytest.fixture
+    def settings(self, configured, engine):
+        variables = {f"FIBER_K8S_{key.upper()}": text for key, text in configured.items()}
+        return {**variables, "FIBER_IMAGE": engine.image}
+
+    @pytest.fixture
+    def witness(self, backend, kube):
+        return ClusterWitness(backend, kube)
+
+    @pytest.fixture
+    def volume(self, kube, run_id):
+        name = f"kit-{run_id}"
+        spec = {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        kube.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": spec})
+        return Volume(source=name, path="/persistent")
+
+
+class TestK8sPlugin(PluginConformance):
+    module = "fiber_k8s.plugin"
+    sdks = ("kubernetes", "urllib3", "websocket", "yaml", "fiber_k8s.backend")
