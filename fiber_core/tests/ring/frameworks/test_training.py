@@ -97,3 +97,25 @@ def test_jax_gathers_from_all_members(jax):
         return jax.process_count(), found.ravel().tolist()
 
     assert Ring(2, func, framework="jax").run() == [(2, [0, 1])] * 2
+
+
+def test_a_bare_torchrun_in_each_member_forms_one_job(torch):
+    code = (
+        "import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
+        "x = torch.ones(1) * (dist.get_rank() + 1); dist.all_reduce(x); "
+        "print('sum', x.item(), dist.get_world_size()); dist.destroy_process_group()"
+    )
+
+    def func(rank, size):
+        import subprocess
+        import sys
+
+        command = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+        done = subprocess.run(
+            [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout.split(), done.stderr[-2000:] * (done.returncode != 0)
+
+    found = Ring(2, func, framework="torch").run()
+
+    assert [one[:2] for one in found] == [(0, ["sum", "3.0", "2"])] * 2, found
