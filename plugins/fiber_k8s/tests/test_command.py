@@ -143,11 +143,12 @@ class TestRun:
 
     def test_what_holds_on_this_host_stays_here(self, fiber, cluster, monkeypatch):
         monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
+        monkeypatch.setenv("FIBER_K8S_ADDRESS", "192.0.2.1")
 
         name = created(fiber("run", "sleep", "1"))
 
         names = {each["name"] for each in container(cluster, name)["env"]}
-        assert not {"FIBER_K8S_CONTEXT", "KUBECONFIG"} & names
+        assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & names
 
     def test_a_refusal_is_told_in_the_clusters_words_and_leaves_nothing(self, fiber, cluster):
         done = fiber("run", "--service-account", "nobody", "true")

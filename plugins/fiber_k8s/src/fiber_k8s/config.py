@@ -36,7 +36,7 @@ class K8sConfig:
     #: kubeconfig file; else ``KUBECONFIG``, else ``~/.kube/config``
     kubeconfig: str | None = values.field(default=None, metadata={"passed_on": False})
     #: a file with a Pod (YAML or JSON) whose fields every pod gets that says nothing else of them
-    pod_template: str | None = None
+    pod_template: str | None = values.field(default=None, metadata={"passed_on": False})
     #: service account of the pods; else that of the program's own pod, else the namespace's default
     service_account: str | None = values.field(
         default=None,
@@ -47,9 +47,9 @@ class K8sConfig:
         },
     )
     #: container of the program's own pod that is copied, where it has several and the first is not it
-    container: str | None = None
+    container: str | None = values.field(default=None, metadata={"passed_on": False})
     #: address of this pod or host that jobs dial; else it is found
-    address: str | None = None
+    address: str | None = values.field(default=None, metadata={"passed_on": False})
     #: the Python of the image
     python: str = "python3"
     #: when nodes pull images; else as the program's own pod, else what the cluster does

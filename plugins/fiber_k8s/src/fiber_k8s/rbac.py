@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-__all__ = ["NODES", "RULES", "Right", "Rule", "gang_rules", "grant", "manifests", "rights"]
+__all__ = [
+    "EVERYBODYS",
+    "NODES",
+    "RULES",
+    "Right",
+    "Rule",
+    "gang_rules",
+    "grant",
+    "manifests",
+    "rights",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +103,7 @@ NODES = Rule(
     needed=False,
 )
 #: the account of pods that name none
-_EVERYBODYS = "default"
+EVERYBODYS = "default"
 _WHERE = re.compile(r'in the namespace "([^"]+)"')
 _REFUSED = re.compile(
     r'User "(?P<user>(?:system:serviceaccount:[^:"]+:(?P<account>[^"]+))|[^"]+)" cannot'
@@ -136,7 +146,7 @@ def grant(refusal: str) -> str:
         return f"{command} | kubectl apply -f -"
     if who["account"] is None:
         return f"{command} --user {shlex.quote(who['user'])} | kubectl apply -f -"
-    if who["account"] == _EVERYBODYS:
+    if who["account"] == EVERYBODYS:
         # whatever else runs in the namespace would have the rights as well
         return f"{command} | kubectl apply -f -, and have the program's pod use the account fiber"
     return f"{command} --service-account {who['account']} | kubectl apply -f -"

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fiber.model import Check
 from fiber_k8s.client import Client
-from fiber_k8s.rbac import RULES, Right, Rule, rights
+from fiber_k8s.rbac import EVERYBODYS, RULES, Right, Rule, rights
 
 __all__ = ["ask", "judge", "question"]
 
-#: the account of pods that name none
-_EVERYBODYS = "default"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -58,7 +56,7 @@ def judge(
     grant = f"fiber k8s rbac --namespace {namespace}"
     if account is None:
         fix = f"{grant} --user YOU | kubectl apply -f -"
-    elif account == _EVERYBODYS:
+    elif account == EVERYBODYS:
         # whatever else runs in the namespace would have them as well
         fix = f"{grant} | kubectl apply -f -, and fiber run --service-account fiber"
     else:
