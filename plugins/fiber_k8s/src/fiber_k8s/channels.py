@@ -59,9 +59,8 @@ def open_channels(
     address = "wss://" if scheme == "https" else "ws://"
     url = f"{address}{rest}{client.path('pods', pod, part)}?{urlencode(query)}"
     header = [f"{key}: {value}" for key, value in connection.headers().items()]
-    header.append(f"Sec-WebSocket-Protocol: {','.join(protocols)}")
     try:
-        made = _connect(connection.configuration, url, header)
+        made = _connect(connection.configuration, url, header, protocols)
     except WebSocketBadStatusException as error:
         raise _refusal(pod, part, error) from error
     except (WebSocketException, OSError) as error:
@@ -76,7 +75,7 @@ def open_channels(
     return Opened(sock, made.getsubprotocol() or protocols[-1])
 
 
-def _connect(configuration: Any, url: str, header: list[str]) -> Any:
+def _connect(configuration: Any, url: str, header: list[str], protocols: Sequence[str]) -> Any:
     """As the official client does it, which offers no timeout, and so may wait for ever."""
     import certifi
     from kubernetes.stream.ws_client import websocket_proxycare
@@ -95,7 +94,11 @@ def _connect(configuration: Any, url: str, header: list[str]) -> Any:
     ):
         if value:
             options[key] = value
-    told: dict[str, Any] = {"header": header, "timeout": _TIMEOUT}
+    told: dict[str, Any] = {
+        "header": header,
+        "subprotocols": list(protocols),
+        "timeout": _TIMEOUT,
+    }
     if configuration.proxy or configuration.proxy_headers:
         told = websocket_proxycare(told, configuration, url, None)
     made: Any = WebSocket(sslopt=options)

@@ -1,6 +1,5 @@
 """A program outside the cluster: everything goes by streams through the API server."""
 
-import os
 import sys
 import time
 
