@@ -179,4 +179,5 @@ def _resolved(host: str) -> str:
 
 
 def _host(url: str) -> str:
-    return url.partition("://")[2].rpartition(":")[0]
+    # what is reached through the hub has the name of its process in front
+    return url.partition("://")[2].rpartition(":")[0].rpartition("@")[2]

@@ -122,7 +122,9 @@ class Realms:
             for endpoint in realm.endpoints:
                 endpoint.serve(target, service)
             urls = [url for endpoint in realm.endpoints for url in endpoint.urls]
-        return tuple(realm.place(one) for url in urls for one in places.reachable(url))
+        found = [one for url in urls for one in places.reachable(url)]
+        found += [way for url in urls if (way := self._node.ways.through_hub(url)) is not None]
+        return tuple(map(realm.place, found))
 
     def withdraw(self, target: int) -> None:
         """An object is there no more."""
@@ -207,9 +209,10 @@ class Realms:
         """
         node = self._node
         credentials, hello = self._who(realm)
-        if url.startswith("tls+"):
+        way = node.ways.way(url)
+        if way.startswith("tls+"):
             credentials = credentials.with_certificate()
-        client = Client(url, credentials, hello, node.reactor, max_frame=node.config.max_frame)
+        client = Client(way, credentials, hello, node.reactor, max_frame=node.config.max_frame)
         if realm is not None:
             realm.met(url)
         return client

@@ -146,6 +146,29 @@ def test_a_pool_works():
         assert pool.map(square, range(100)) == [x * x for x in range(100)]
 
 
+def note(shared, key):
+    shared[key] = os.getpid()
+
+
+def test_managers_work():
+    with fiber.Manager() as manager:
+        shared = manager.dict()
+        processes = [start(note, shared, key) for key in "ab"]
+        for process in processes:
+            process.join(60)
+        assert shared.copy() == {"a": processes[0].pid, "b": processes[1].pid}
+
+
+def test_a_pool_works_inside_a_worker():
+    with fiber.Pool(1) as pool:
+        assert pool.apply(pool_inside, (6,)) == [x * x for x in range(6)]
+
+
+def pool_inside(n):
+    with fiber.Pool(2) as pool:
+        return pool.map(square, range(n))
+
+
 def test_signals_arrive():
     with fiber.Pool(1) as pool:
         assert pool.apply(os.getpid) != os.getpid()
