@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber.transport.ferry.routes import Route, best, is_route, parse, route_to
+from fiber.transport.ferry.routes import Route, is_route, parse, route_to
 
 ROUTE = "hub+tls+tcp://ab12cd34.0@10.1.2.3:555"
 
@@ -39,8 +39,3 @@ def test_routes_of_a_realm_are_routes():
     assert is_route(ROUTE)
     assert is_route("0123456789abcdef@" + ROUTE)
     assert not is_route("0123456789abcdef@tls+tcp://10.1.2.3:555")
-
-
-def test_the_hub_takes_routes_where_there_are_any():
-    assert best(["tls+tcp://a:1", ROUTE]) == (ROUTE,)
-    assert best(["tls+tcp://a:1"]) == ("tls+tcp://a:1",)

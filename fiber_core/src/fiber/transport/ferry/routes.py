@@ -7,11 +7,9 @@ seen from there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-
 from fiber import values
 
-__all__ = ["Route", "best", "is_route", "parse", "route_to"]
+__all__ = ["Route", "is_route", "parse", "route_to"]
 
 #: in front of a URL, maybe behind the name of a realm
 _ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?hub\+")
@@ -71,9 +69,3 @@ def parse(url: str) -> Route | None:
 def is_route(url: str) -> bool:
     """True for what only the hub knows the way to."""
     return _ROUTE.match(url) is not None
-
-
-def best(urls: Iterable[str]) -> tuple[str, ...]:
-    """What the hub dials of an owner's addresses: routes where there are any."""
-    found = tuple(urls)
-    return tuple(url for url in found if is_route(url)) or found

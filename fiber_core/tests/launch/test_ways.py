@@ -1,0 +1,113 @@
+"""How a process is reached and reaches others: as the plugins say, as its job can, as the hub knows."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fiber.exceptions import TransportError
+from fiber.launch.ways import Ways
+from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress
+
+ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
+
+
+def ways(*, forwards=None, landing=False):
+    told = SimpleNamespace(forwards=forwards or {}, landing=landing)
+    return Ways(SimpleNamespace(instructions=told, ident="me.0", backend=Backend()))
+
+
+class Backend:
+    def open_stream(self, job):
+        return f"a stream into {job.id}"
+
+
+class Hub:
+    def __init__(self):
+        self.seen = []
+
+    def add(self, ident, name, open_stream):
+        self.seen.append(("add", ident, open_stream()))
+
+    def begin(self, ident):
+        self.seen.append(("begin", ident))
+
+    def remove(self, ident):
+        self.seen.append(("remove", ident))
+
+    def way(self, url):
+        return f"the hub's way to {url}"
+
+
+class TestAddresses:
+    def test_what_can_be_dialled_is(self):
+        assert ways().way("tls+tcp://a:1") == "tls+tcp://a:1"
+
+    def test_what_is_forwarded_is_dialled_where_that_is(self):
+        found = ways(forwards={"tls+tcp://a:1": "tls+tcp://127.0.0.1:9"})
+        assert found.way("tls+tcp://a:1") == "tls+tcp://127.0.0.1:9"
+        assert found.way("tls+tcp://b:1") == "tls+tcp://b:1"
+
+    def test_what_another_programs_hub_knows_is_not_reached(self):
+        with pytest.raises(TransportError, match="no way from here"):
+            ways().way(ROUTE)
+
+    def test_the_hub_knows_the_way(self):
+        found = ways()
+        found._hub = Hub()
+        assert found.way(ROUTE) == f"the hub's way to {ROUTE}"
+
+    def test_the_hub_tries_its_own_ways_first(self):
+        found = ways()
+        found._hub = Hub()
+        assert list(found.best(["tls+tcp://a:1", ROUTE])) == [ROUTE, "tls+tcp://a:1"]
+
+    def test_a_job_dials_first_what_is_no_loopback_of_another_host(self):
+        found = ways(landing=True)
+        assert list(found.best([ROUTE, "tls+tcp://a:1"])) == ["tls+tcp://a:1", ROUTE]
+        assert list(found.best([ROUTE, "tls+tcp://127.0.0.1:1"])) == [
+            ROUTE,
+            "tls+tcp://127.0.0.1:1",
+        ]
+
+    def test_others_try_them_as_they_come(self):
+        assert list(ways().best([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
+
+    def test_a_process_that_streams_reach_is_reached_through_the_hub(self):
+        found = ways(landing=True)
+        assert found.through_hub("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
+        address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
+        told = found.through_hub("tls+tcp://name.example:5", address)
+        assert told == "hub+tls+tcp://me.0@127.0.0.1:5"
+
+    def test_others_are_not(self):
+        assert ways().through_hub("tls+tcp://10.0.0.1:5") is None
+
+
+class TestJobs:
+    JOB = Job(id="pod-1", name="one", run_id="0badcafe", backend="far")
+    SPEC = JobSpec(run_id="0badcafe", name="one", argv=("x",), ident="ab12cd34")
+
+    def told(self, *statuses):
+        found = ways()
+        found._hub = Hub()
+        for state in statuses:
+            if state is None:
+                found.submitted(self.SPEC, self.JOB)
+            else:
+                found.observed(self.JOB, JobStatus(state=state))
+        return found._hub.seen
+
+    ADDED = ("add", "ab12cd34", "a stream into pod-1")
+
+    def test_streams_are_opened_as_long_as_a_job_runs(self):
+        seen = self.told(None, JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED)
+        assert seen == [self.ADDED, ("begin", "ab12cd34"), ("remove", "ab12cd34")]
+
+    def test_one_that_runs_before_submit_has_returned_is_no_different(self):
+        assert self.told(JobState.RUNNING, None) == [self.ADDED, ("begin", "ab12cd34")]
+
+    def test_without_a_hub_there_is_nothing_to_do(self):
+        found = ways()
+        found.submitted(self.SPEC, self.JOB)
+        found.observed(self.JOB, JobStatus(state=JobState.RUNNING))
+        found.close()
