@@ -1,7 +1,11 @@
 """What the supervisor of a job is told, and where it finds its parent."""
 
+import pytest
+
 from fiber import values
+from fiber.exceptions import StartError
 from fiber.launch.bootstrap import Instructions
+from fiber.launch.job.main import reaching
 from fiber.launch.job.orders import Orders, supervisor_ident
 from fiber.transport.identity import Credentials
 
@@ -35,6 +39,24 @@ def test_with_one_it_is_dialled_there_first_and_by_everybody():
     assert told.urls == ("tls+tcp://127.0.0.1:99", *INSTRUCTIONS.urls)
     assert told.forwards == {INSTRUCTIONS.urls[0]: "tls+tcp://127.0.0.1:99"}
     assert values.evolve(told, urls=INSTRUCTIONS.urls, forwards={}) == INSTRUCTIONS
+
+
+def test_what_is_reached_by_streams_is_dialled_where_they_are_joined():
+    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
+    orders = values.evolve(
+        ORDERS, instructions=values.evolve(INSTRUCTIONS, urls=(INSTRUCTIONS.urls[0], route))
+    )
+    ways = {route: "tls+tcp://127.0.0.1:99"}
+    told = orders.by_landing(lambda url: ways.get(url, url)).instructions
+    assert told.urls == (INSTRUCTIONS.urls[0], "tls+tcp://127.0.0.1:99")
+    assert told.forwards == {route: "tls+tcp://127.0.0.1:99"}
+    assert told.landing
+
+
+def test_a_parent_that_nobody_can_dial_needs_streams():
+    only = values.evolve(INSTRUCTIONS, urls=("hub+tls+tcp://0badcafe@127.0.0.1:5000",))
+    with pytest.raises(StartError, match="FIBER_REACH"):
+        reaching(values.evolve(ORDERS, instructions=only), "")
 
 
 def test_a_supervisor_has_an_identity_of_its_own():

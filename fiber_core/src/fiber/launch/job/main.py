@@ -21,7 +21,7 @@ from fiber.transport.ferry.routes import is_route
 if TYPE_CHECKING:
     from fiber.transport.ferry.landing import Landing
 
-__all__ = ["REFUSED", "main"]
+__all__ = ["REFUSED", "main", "reaching"]
 
 #: exit code of a job that never came to do anything
 REFUSED = 126
@@ -35,7 +35,7 @@ def main() -> int:
     """Be the supervisor; return the exit code for engines that see nothing else."""
     fill_standard_descriptors()
     try:
-        orders, landing = _reaching(Orders.decode(read_private()), os.environ.pop(REACH, ""))
+        orders, landing = reaching(Orders.decode(read_private()), os.environ.pop(REACH, ""))
     except FiberError as error:
         return refuse(str(error))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -56,8 +56,13 @@ def main() -> int:
     become(plan)
 
 
-def _reaching(orders: Orders, reach: str) -> tuple[Orders, Landing | None]:
-    """How the parent is reached, as the backend says."""
+def reaching(orders: Orders, reach: str) -> tuple[Orders, Landing | None]:
+    """How the parent is reached, as the backend says.
+
+    Raises:
+        StartError: it can be dialled by nobody, and the backend says nothing.
+        TransportError: nothing can be listened on where the backend says.
+    """
     told = orders.instructions
     if reach.startswith(STREAMS):
         from fiber.transport.ferry.landing import Landing

@@ -7,6 +7,7 @@ seen from there.
 from __future__ import annotations
 
 import re
+
 from fiber import values
 
 __all__ = ["Route", "is_route", "parse", "route_to"]
