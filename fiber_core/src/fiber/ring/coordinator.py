@@ -20,7 +20,7 @@ from fiber.ring.hands import Hands
 from fiber.ring.loop import Loop
 from fiber.ring.machine import RingMachine
 from fiber.ring.member import MemberProcess, MemberThread, Work
-from fiber.ring.messages import Beat, Hello, Hosted, Kept, Probed, Raised, Returned, Run
+from fiber.ring.messages import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
 from fiber.ring.model import Failure, Group, RingStatus
 from fiber.ring.outcome import Outcome
 from fiber.ring.policy import Policy
@@ -295,9 +295,8 @@ class Coordinator:
             failure = current.probed(number, slot, message)
             if failure is not None:
                 self._feed(events.NotFormed(current.number, failure))
-        elif isinstance(message, Hosted) and current is not None:
-            if self._rank_of(worker, slot) == 0:
-                current.facts = message.facts
+        elif isinstance(message, Met) and current is not None:
+            if current.met(number, slot, message):
                 self._feed(events.Formed(current.number))
         elif isinstance(message, Returned):
             worker.returned[slot] = message.result

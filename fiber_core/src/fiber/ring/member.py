@@ -19,10 +19,10 @@ from fiber.ring import here, view
 from fiber.ring.messages import (
     Beat,
     Hello,
-    Hosted,
     Kept,
     Leave,
     Meet,
+    Met,
     Probe,
     Raised,
     Returned,
@@ -208,9 +208,9 @@ class _Member:
             name=self._work.name,
         )
         view.enter(self._ring, of_process=self._of_process)
-        if order.hosts:
-            framework = self._work.framework
-            self._tell(Hosted({} if framework is None else dict(framework.host(self._ring))))
+        framework = self._work.framework
+        facts = framework.host(self._ring) if framework is not None and order.hosts else {}
+        self._tell(Met(dict(facts)))
 
     def _work_on(self, order: Run) -> bytes:
         ring, work = self._ring, self._work

@@ -50,8 +50,8 @@ class Probed:
 
 
 @values.frozen
-class Hosted:
-    """What a member opened for all of them is there."""
+class Met:
+    """It knows the others, answers at its port no more, and what it opened for them is there."""
 
     facts: Mapping[str, Any]
 
@@ -137,5 +137,5 @@ class Leave:
     """It is over; end."""
 
 
-FromMember = Hello | Beat | Probed | Hosted | Raised | Returned | Kept
+FromMember = Hello | Beat | Probed | Met | Raised | Returned | Kept
 ToMember = Probe | Meet | Run | Tell | Leave

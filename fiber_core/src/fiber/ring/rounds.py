@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fiber.ring import formation
-from fiber.ring.messages import Hello, Meet, Probe, Probed, Tell
+from fiber.ring.messages import Hello, Meet, Met, Probe, Probed, Tell
 from fiber.ring.model import Failure, Member, Placement
 from fiber.ring.team import Worker
 
@@ -44,6 +44,7 @@ class Round:
             },
         )
         self._probed: dict[int, Probed] = {}
+        self._met: set[int] = set()
         #: worker and slot of those who are asked what they committed last, while they are
         self._asked: set[tuple[int, int]] = set()
 
@@ -84,6 +85,16 @@ class Round:
                 ),
             )
         return None
+
+    def met(self, worker: int, slot: int, message: Met) -> bool:
+        """A member knows the others; True once all do, and none answers at its port any more."""
+        rank = self.rank_of(worker, slot)
+        if rank is None:
+            return False
+        self._met.add(rank)
+        if rank == 0:
+            self.facts = message.facts
+        return len(self._met) == len(self._hellos)
 
     def results(self) -> list[bytes]:
         """What each rank returned, pickled, by rank."""
