@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from cluster import Act, Cluster
@@ -287,3 +289,39 @@ class TestLookingAfter:
 
         assert cluster.get("pods", name) is None
         assert list(rundir.runs()) == []
+
+
+class TestRights:
+    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+    def test_what_is_printed_is_what_kubectl_applies(self, fiber, cluster):
+        printed = fiber("k8s", "rbac").stdout
+
+        # the emulated server has no schema for kubectl to look at
+        done = subprocess.run(
+            ["kubectl", "apply", "--validate=false", "-f", "-"],
+            input=printed,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [word.split()[0] for word in done.stdout.splitlines()] == [
+            "serviceaccount/fiber",
+            "role.rbac.authorization.k8s.io/fiber",
+            "rolebinding.rbac.authorization.k8s.io/fiber",
+        ]
+
+    def test_they_are_enough_for_a_program(self, fiber, cluster, monkeypatch, tmp_path):
+        for thing in yaml.safe_load_all(fiber("k8s", "rbac", "--service-account", "enough").stdout):
+            kind = {"Role": "roles", "RoleBinding": "rolebindings"}.get(thing["kind"])
+            cluster.create(kind or "serviceaccounts", thing)
+        config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
+        monkeypatch.setenv("KUBECONFIG", str(config))
+
+        assert fiber("run", "-a", "say", "enough").stdout == "enough\n"
+        name = created(fiber("run", "sleep", "1000"))
+        assert fiber("exec", name, "true").exit_code == 0
+        assert fiber("kill", "--now", name).stdout == f"Ended job: {name}\n"
+        assert fiber("gc").exit_code == 0
