@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -69,8 +70,8 @@ def begin(environ, tmp_path):
     """Start ``fiber mpirun``."""
     begun = []
 
-    def start(*words, **more):
-        argv = [sys.executable, "-m", "fiber.cli.main", "mpirun", *map(str, words)]
+    def start(*words, command=("mpirun",), **more):
+        argv = [sys.executable, "-m", "fiber.cli.main", *command, *map(str, words)]
         streams = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -145,6 +146,35 @@ def test_a_rank_that_fails_ends_the_run_with_its_code(mpi, mpirun, tmp_path, how
 
     assert found == code, errors
     assert told in errors
+
+
+@pytest.mark.parametrize(
+    "command, code, lines",
+    [
+        (
+            ["mpirun", "-n", "2", "sh", "-c", 'echo "$WHO $FIBER_MPI_MEMBER"'],
+            0,
+            ["me pi-worker-0", "me pi-worker-1"],
+        ),
+        (["sh", "-c", "mpirun -n 2 sh -c 'echo $WHO'; exit 4"], 4, ["me", "me"]),
+    ],
+)
+def test_a_job_of_the_mpi_operators_runs(debian, mpirun, tmp_path, command, code, lines):
+    container = {"command": command, "env": [{"name": "WHO", "value": "me"}], "tty": False}
+    template = {"template": {"spec": {"containers": [container]}}}
+    manifest = {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": "pi"},
+        "spec": {"mpiReplicaSpecs": {"Launcher": template, "Worker": {"replicas": 2, **template}}},
+    }
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(manifest))
+
+    found, said, errors = mpirun(path, command=("ring", "apply"))
+
+    assert (found, said) == (code, lines), errors
+    assert "not supported: spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].tty" in errors
 
 
 def test_a_program_in_c_runs(debian, mpirun, tmp_path):

@@ -141,7 +141,7 @@ def test_signals_end_it_and_a_second_one_kills(vigil):
 
     assert vigil.interrupted(signal.SIGINT, 5.0) == TERM
     assert vigil.interrupted(signal.SIGINT, 5.1) == KILL
-    assert vigil.ended(-9) == Verdict(130)
+    assert vigil.ended(-9) == Verdict(130, is_asked=True)
 
 
 def test_an_mpirun_that_somebody_killed_is_told(vigil):

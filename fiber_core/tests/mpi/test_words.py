@@ -3,7 +3,7 @@
 import pytest
 
 from fiber.exceptions import FiberError
-from fiber.mpi.words import Words, maps_ranks, sizes, split
+from fiber.mpi.words import Words, maps_ranks, read_mpirun, sizes, split
 
 KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
 
@@ -69,3 +69,37 @@ def test_members_are_as_many_as_the_ranks_need(asked, found):
 def test_ranks_without_room_are_an_error_with_its_cure():
     with pytest.raises(FiberError, match="5 ranks do not fit on 2 members of 2 slots.*--members 3"):
         sizes(5, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "line, count, options, program",
+    [
+        ("mpirun -n 2 ./a -n 3", 2, "", "./a -n 3"),
+        ("/opt/bin/mpiexec ./a", None, "", "./a"),
+        (
+            "mpirun --allow-run-as-root -np 4 -bind-to none ./a",
+            4,
+            "--allow-run-as-root -bind-to none",
+            "./a",
+        ),
+        (
+            "mpirun -mca btl ^openib -x A=b -x PATH ./a",
+            None,
+            "-mca btl ^openib -x A=b -x PATH",
+            "./a",
+        ),
+        ("mpirun --map-by=node -v p", None, "--map-by=node -v", "p"),
+        ("mpiexec.hydra -genv A b -n 2 -ppn 1 p", 2, "-genv A b -ppn 1", "p"),
+    ],
+)
+def test_a_command_of_mpiruns_is_taken_apart(line, count, options, program):
+    command = line.split()
+
+    found = read_mpirun(command)
+
+    assert found == (command[0], count, Words((), tuple(options.split()), tuple(program.split())))
+
+
+@pytest.mark.parametrize("command", [[], ["python", "t.py"], ["horovodrun", "-np", "2"]])
+def test_other_commands_are_not(command):
+    assert read_mpirun(command) is None

@@ -18,6 +18,7 @@ __all__ = ["BUILT_IN", "LazyGroup"]
 BUILT_IN = (
     "run",
     "mpirun",
+    "ring",
     "ps",
     "logs",
     "exec",

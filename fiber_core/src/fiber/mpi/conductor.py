@@ -34,9 +34,9 @@ _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
 class Plan:
     """What is to be run, and on what."""
 
-    #: program and arguments of every rank
+    #: program and arguments of every rank; of the launcher where ``count`` is 0
     program: tuple[str, ...]
-    #: how many ranks
+    #: how many ranks; 0 for a launcher of the user's own, which calls mpirun itself
     count: int
     #: members, in the order in which ranks fill them
     hosts: tuple[Host, ...]
@@ -51,6 +51,10 @@ class Plan:
     launcher: Need = values.field(factory=Need)
     #: seconds until members must be there, and ranks
     start_timeout: float = 60.0
+    #: more environment for all programs
+    env: Mapping[str, str] = values.field(factory=dict)
+    #: seconds after which it has failed
+    deadline: float | None = None
     #: what stations show each other
     token: str = values.field(repr=False)
 
@@ -207,7 +211,7 @@ class Conductor:
     def _program(self) -> tuple[str, ...]:
         """The program; one of Python's ends all ranks when it raises, where mpi4py is there."""
         program = self._plan.program
-        name = PurePosixPath(program[0]).name
+        name = PurePosixPath(program[0]).name if self._plan.count else ""
         is_script = len(program) > 1 and not program[1].startswith("-")
         if not (name.startswith(("python", "pypy")) and is_script):
             return program
@@ -242,13 +246,20 @@ class Conductor:
             now=time.monotonic(),
         )
         words = (plan.mpirun, *arguments(stack, plan.count), *plan.options, *wrapped(program))
-        call = self._mpirun = self._run(words, self._environment(stack))
+        if not plan.count:
+            words = program
+        call = self._mpirun = self._run(words, {**self._environment(stack), **plan.env})
         self.started.set()
+        end = None if plan.deadline is None else time.monotonic() + plan.deadline
         while call not in self._over:
-            event = self._stations.get(self._vigil.deadline)
+            times = [moment for moment in (self._vigil.deadline, end) if moment is not None]
+            event = self._stations.get(min(times, default=None))
             if event is not None:
                 self._handle(event)
             self._do(self._vigil.tick(time.monotonic()))
+            if plan.deadline is not None and end is not None and time.monotonic() >= end:
+                end = None
+                self._do(self._vigil.expired(plan.deadline, time.monotonic()))
             if self._vigil.is_given_up:
                 return self._vigil.ended(-signal.SIGKILL)
         code = self._over[call]
@@ -367,10 +378,16 @@ class Conductor:
             self._networks.interfaces[asked.host],
             folder=self._up[asked.host].folder if self._networks.one_host else None,
         )
+        env = {**env, **self._plan.env}
         argv = ("/bin/sh", "-c", asked.command)
         self._stations.tell(
             asked.host,
-            messages.Run(call=asked.call, argv=argv, env=env, wishes=frozenset(env)),
+            messages.Run(
+                call=asked.call,
+                argv=argv,
+                env=env,
+                wishes=frozenset(set(env) - set(self._plan.env)),
+            ),
         )
 
     def _do(self, instructions: Sequence[Instruction]) -> None:

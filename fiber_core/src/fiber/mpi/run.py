@@ -33,7 +33,7 @@ def run(plan: Plan) -> Verdict:
         try:
             return conductor.run()
         except Stopped as stopped:
-            return Verdict(128 + stopped.number)
+            return Verdict(128 + stopped.number, is_asked=True)
 
 
 @contextlib.contextmanager

@@ -50,13 +50,15 @@ class Verdict:
     code: int
     #: what went wrong, for people; empty where mpirun has said it all
     why: str = ""
+    #: True where somebody asked it to end
+    is_asked: bool = False
 
 
 class Vigil:
     """One mpirun, from its start to its end.
 
     Args:
-        count: ranks that were asked for.
+        count: ranks that were asked for; 0 where what is started is no mpirun, and starts its own.
         hosts: members, in the order of the hostfile.
         strict: True where members are to be filled one after another.
         start_timeout: seconds until all ranks must have come.
@@ -77,8 +79,9 @@ class Vigil:
         self.places: dict[int, str] = {}
         #: exit code by rank, as shells tell it
         self.codes: dict[int, int] = {}
-        self._begun = False
-        self._deadline: float | None = now + start_timeout
+        # a launcher that starts its ranks itself, if any, says nothing of them
+        self._begun = count == 0
+        self._deadline: float | None = None if self._begun else now + start_timeout
         self._start_timeout = start_timeout
         self._verdict: Verdict | None = None
         self._asked = 0
@@ -114,7 +117,7 @@ class Vigil:
             why = f"rank {rank} on {self.places.get(rank, 'a member')} {ended_how(code)}"
             self._verdict = Verdict(code, why)
             self._deadline = now + _AFTER_FAILURE
-        elif len(self.codes) == self._count:
+        elif len(self.codes) == self._count > 0:
             self._deadline = now + _AFTER_ALL
         return []
 
@@ -122,13 +125,17 @@ class Vigil:
         """A member or the launcher is no more."""
         return self._fail(Verdict(1, f"{host} was lost: {why}"), now)
 
+    def expired(self, seconds: float, now: float) -> list[Instruction]:
+        """It has run for as long as it may."""
+        return self._fail(Verdict(1, f"it ran for longer than its deadline of {seconds:g} s"), now)
+
     def interrupted(self, number: int, now: float) -> list[Instruction]:
         """Somebody wants it to end; twice wants it to end now."""
         if self._asked:
             self._asked = 2
             self._deadline = now + _AFTER_SIGNAL
             return [Send(signal.SIGKILL)]
-        self._verdict = Verdict(128 + number)
+        self._verdict = Verdict(128 + number, is_asked=True)
         return self._end(now)
 
     def tick(self, now: float) -> list[Instruction]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fiber import values
 from fiber.exceptions import FiberError
 
-__all__ = ["Words", "maps_ranks", "sizes", "split"]
+__all__ = ["Words", "maps_ranks", "read_mpirun", "sizes", "split"]
 
 #: options of the several kinds of mpirun that say where ranks go; then any place with room is right
 _MAPPING = (
@@ -15,6 +15,32 @@ _MAPPING = (
     *("pernode", "npersocket", "ppr", "host", "H", "hosts", "hostlist", "hostfile", "machinefile"),
     *("f", "ppn", "perhost", "rr", "rmaps", "rank-by", "oversubscribe", "nooversubscribe"),
 )
+
+
+#: programs that start ranks
+_STARTERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
+#: their options that have no value; one that is not known has one
+_BARE = frozenset(
+    {
+        *("allow-run-as-root", "bynode", "byslot", "bycore", "display-map", "display-allocation"),
+        *("merge-stderr-to-stdout", "nooversubscribe", "oversubscribe", "pernode", "q", "quiet"),
+        *(
+            "report-bindings",
+            "tag-output",
+            "v",
+            "V",
+            "verbose",
+            "l",
+            "prepend-rank",
+            "rr",
+            "genvall",
+        ),
+        *("genvnone", "nolocal", "do-not-launch", "timestamp-output", "usize"),
+    }
+)
+#: and those that have two
+_TWICE = frozenset({"mca", "gmca", "prtemca", "pmixmca", "genv", "env"})
+_COUNTS = frozenset({"n", "np", "c"})
 
 
 @values.frozen
@@ -62,6 +88,29 @@ def split(words: Sequence[str], known: Mapping[str, bool]) -> Words:
         )
         raise FiberError(msg)
     return Words(tuple(ours), (), tuple(rest))
+
+
+def read_mpirun(command: Sequence[str]) -> tuple[str, int | None, Words] | None:
+    """A whole command line of mpirun's, taken apart; None where it is no mpirun's.
+
+    Returns:
+        the mpirun, the number of ranks where one is said, its other options and the program.
+    """
+    if not command or command[0].rpartition("/")[2] not in _STARTERS:
+        return None
+    rest = list(command[1:])
+    count: int | None = None
+    options: list[str] = []
+    while rest and rest[0].startswith("-"):
+        name = rest[0].lstrip("-").partition("=")[0]
+        if name in _COUNTS and len(rest) > 1 and rest[1].isdecimal():
+            count = int(rest[1])
+            del rest[:2]
+            continue
+        taken = 1 if name in _BARE or "=" in rest[0] else 3 if name in _TWICE else 2
+        options += rest[:taken]
+        del rest[:taken]
+    return command[0], count, Words((), tuple(options), tuple(rest))
 
 
 def maps_ranks(options: Collection[str]) -> bool:

@@ -1,0 +1,215 @@
+"""A manifest of the MPI operator is read as the operator reads it, and what is not done is named."""
+
+import copy
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.model import Capabilities, ResourceRequest, Volume
+from fiber.mpi.apply import fitted, plan_of, try_again
+from fiber.mpi.hosts import Host
+from fiber.mpi.manifest import read
+from fiber.mpi.vigil import Verdict
+
+PI = {
+    "apiVersion": "kubeflow.org/v2beta1",
+    "kind": "MPIJob",
+    "metadata": {"name": "pi"},
+    "spec": {
+        "slotsPerWorker": 2,
+        "sshAuthMountPath": "/home/mpiuser/.ssh",
+        "mpiImplementation": "OpenMPI",
+        "runPolicy": {
+            "cleanPodPolicy": "Running",
+            "ttlSecondsAfterFinished": 60,
+            "activeDeadlineSeconds": 30,
+            "backoffLimit": 2,
+        },
+        "mpiReplicaSpecs": {
+            "Launcher": {
+                "replicas": 1,
+                "restartPolicy": "OnFailure",
+                "template": {
+                    "spec": {
+                        "containers": [
+                            {
+                                "name": "launcher",
+                                "image": "me/pi",
+                                "env": [{"name": "STEPS", "value": 7}],
+                                "command": ["mpirun"],
+                                "args": ["-n", "4", "--bind-to", "none", "./pi", "-n", "$(STEPS)"],
+                            }
+                        ]
+                    }
+                },
+            },
+            "Worker": {
+                "replicas": 2,
+                "template": {
+                    "spec": {
+                        "containers": [
+                            {
+                                "name": "worker",
+                                "image": "me/pi",
+                                "resources": {
+                                    "requests": {"cpu": "250m", "memory": "1Gi"},
+                                    "limits": {"cpu": "500m", "nvidia.com/gpu": 1},
+                                },
+                                "volumeMounts": [
+                                    {"name": "data", "mountPath": "/data", "readOnly": True}
+                                ],
+                            }
+                        ],
+                        "volumes": [
+                            {"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}}
+                        ],
+                    }
+                },
+            },
+        },
+    },
+}
+
+
+@pytest.fixture
+def manifest():
+    return copy.deepcopy(PI)
+
+
+def container(manifest, kind="Launcher"):
+    pod = manifest["spec"]["mpiReplicaSpecs"][kind]["template"]["spec"]
+    return pod["containers"][0]
+
+
+def test_what_it_asks_for_is_read(manifest):
+    job = read(manifest)
+
+    assert (job.name, job.workers, job.slots) == ("pi", 2, 2)
+    assert job.command == ("mpirun", "-n", "4", "--bind-to", "none", "./pi", "-n", "7")
+    assert (job.deadline, job.retries, job.suspended) == (30, 2, False)
+    assert job.env == {"STEPS": "7"}
+    assert job.worker.resources == ResourceRequest(cpu=0.5, memory=1024, devices={"gpu": 1})
+    assert job.worker.volumes == (Volume(source="nfs", path="/data", read_only=True),)
+    assert (job.worker.image, job.launcher.image) == ("me/pi", "me/pi")
+    assert job.unsupported == ()
+
+
+def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
+    manifest["spec"]["runLauncherAsWorker"] = True
+    manifest["spec"]["runPolicy"] |= {"schedulingPolicy": {"queue": "q"}, "cleanPodPolicy": "None"}
+    container(manifest)["securityContext"] = {"runAsUser": 1000}
+    container(manifest)["env"].append({"name": "A", "valueFrom": {"fieldRef": {}}})
+    pod = manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["volumes"].append({"name": "scratch", "emptyDir": {}})
+    pod["containers"].append({"name": "sidecar", "image": "x"})
+    pod["tolerations"] = [{"key": "gpu"}]
+
+    launcher = "spec.mpiReplicaSpecs.Launcher.template.spec"
+    worker = "spec.mpiReplicaSpecs.Worker.template.spec"
+    assert list(read(manifest).unsupported) == sorted(
+        [
+            "spec.runLauncherAsWorker",
+            "spec.runPolicy.cleanPodPolicy=None",
+            "spec.runPolicy.schedulingPolicy",
+            f"{launcher}.containers[0].env[1].valueFrom",
+            f"{launcher}.containers[0].securityContext",
+            f"{worker}.containers[1]",
+            f"{worker}.tolerations",
+            f"{worker}.volumes[1].emptyDir",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (lambda m: m.update(kind="TFJob"), "kubeflow.org/v2beta1 TFJob; .* MPIJob is known"),
+        (lambda m: m.update(apiVersion="kubeflow.org/v1"), "of kubeflow.org/v1 MPIJob"),
+        (lambda m: m["spec"]["mpiReplicaSpecs"].pop("Launcher"), "Launcher is missing"),
+        (lambda m: m["spec"].update(slotsPerWorker="2"), "spec.slotsPerWorker must be a whole"),
+        (lambda m: m.update(spec=[1]), "spec must have fields"),
+        (lambda m: [container(m).pop(k) for k in ("command", "args")], "has no command"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(manifest, change, told):
+    change(manifest)
+
+    with pytest.raises(FiberError, match=told):
+        read(manifest)
+
+
+def test_a_text_is_no_manifest():
+    with pytest.raises(FiberError, match="the manifest must have fields"):
+        read("hello")
+
+
+def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
+    plan = plan_of(read(manifest), 60.0)
+
+    assert (plan.mpirun, plan.count, plan.options) == ("mpirun", 4, ("--bind-to", "none"))
+    assert plan.program == ("./pi", "-n", "7")
+    assert plan.hosts == (Host("pi-worker-0", 2), Host("pi-worker-1", 2))
+    assert (plan.deadline, plan.strict) == (30, True)
+
+
+def test_without_a_number_all_slots_have_a_rank(manifest):
+    container(manifest)["args"] = ["./pi"]
+
+    assert plan_of(read(manifest), 60.0).count == 4
+
+
+def test_a_launcher_of_another_kind_is_run_as_it_is(manifest):
+    container(manifest).update(command=["horovodrun"], args=["-np", "2", "python", "t.py"])
+
+    plan = plan_of(read(manifest), 60.0)
+
+    assert (plan.count, plan.program[0]) == (0, "horovodrun")
+
+
+def test_a_launcher_without_workers_is_a_job_of_one(manifest):
+    del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
+
+    assert read(manifest).workers == 1
+
+
+def test_what_a_backend_does_not_do_is_named(manifest):
+    job = fitted(read(manifest), Capabilities(images=True, memory_limit=True))
+
+    assert job.worker.resources == ResourceRequest(memory=1024)
+    assert job.worker.image == "me/pi"
+    assert job.unsupported == tuple(
+        f"the Worker's {what}, on this backend" for what in ("cpu", "devices", "volumes")
+    )
+
+
+@pytest.mark.parametrize(
+    "codes, runs, found", [([3, 3, 0], 3, 0), ([3, 3, 3], 3, 3), ([0], 1, 0), ([3, 0], 2, 0)]
+)
+def test_a_job_that_fails_is_tried_again_as_often_as_it_may(codes, runs, found):
+    left, told = list(codes), []
+
+    assert try_again(lambda: Verdict(left.pop(0)), 2, told.append).code == found
+    assert len(codes) - len(left) == runs
+    assert len(told) == runs - 1
+
+
+def test_a_job_that_somebody_ended_is_not():
+    runs = []
+
+    def run():
+        runs.append(1)
+        return Verdict(143, is_asked=True)
+
+    assert try_again(run, 5, print).code == 143
+    assert runs == [1]
+
+
+def test_the_last_error_is_raised():
+    def run():
+        msg = "no room"
+        raise FiberError(msg)
+
+    told = []
+    with pytest.raises(FiberError, match="no room"):
+        try_again(run, 1, told.append)
+    assert told == ["no room; it is tried again, at most 1 times"]
