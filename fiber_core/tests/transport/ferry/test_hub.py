@@ -3,6 +3,7 @@
 import random
 import socket
 import threading
+import time
 
 import pytest
 
@@ -124,6 +125,21 @@ def test_a_connection_ends_with_its_job(world):
     world.hub.remove("one")
     world.landings["one"].close()
     assert sock.recv(1) == b""
+
+
+def test_nothing_is_listened_on_for_a_job_that_has_ended(world):
+    echo = world.echo()
+    world.job("one")
+    way = world.hub.way(route("one", echo))
+    assert talk(world.connect(way), b"hello") == b"hello"
+    world.hub.remove("one")
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            world.connect(way)
+        except ConnectionRefusedError:
+            return
+    pytest.fail("it is listened on still")
 
 
 def test_a_connection_waits_until_its_job_runs(world):

@@ -99,6 +99,7 @@ class Hub:
             shore = self._shores.pop(ident, None)
             if shore is not None:
                 self._leave(shore)
+                self._ports.forget(ident)
                 for sid in [sid for sid, one in self._into.items() if one is shore]:
                     self._end_if_broken(self._crossings[sid])
 

@@ -58,6 +58,18 @@ class Ports:
                     self._accept_on(self._reactor, route, listener)
             return found
 
+    def forget(self, job: str) -> None:
+        """A job has ended: listen for it no more; on the reactor's thread."""
+        with self._lock:
+            for route in [route for route in self._ways if route.job == job]:
+                del self._ways[route]
+            gone = [one for one in self._listeners if one[0].job == job]
+            self._listeners = [one for one in self._listeners if one[0].job != job]
+        for _, listener in gone:
+            if self._reactor is not None:
+                self._reactor.watch(listener.fileno(), None, None)
+            listener.close()
+
     def serve(self, reactor: Reactor) -> None:
         """Accept from now on."""
         with self._lock:
@@ -85,7 +97,7 @@ class Ports:
         accept = functools.partial(self._accept, route, listener)
 
         def begin() -> None:
-            if not self._closed:
+            if listener.fileno() >= 0:
                 reactor.watch(listener.fileno(), accept, None)
 
         reactor.call_soon(begin)
