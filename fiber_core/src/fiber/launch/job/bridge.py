@@ -1,0 +1,66 @@
+"""Joins standard input and output to where a job waits for streams: ``python -m fiber.launch.job.bridge``.
+
+For platforms that can run a program beside a job and forward no port: the backend runs this one with
+what it gave the job as ``FIBER_REACH``, and its standard input and output are the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+
+__all__ = ["main"]
+
+_PIECE = 256 * 2**10
+_FORM = "streams:"
+
+
+def main(argv: list[str]) -> int:
+    """Copy bytes both ways until one side ends; the exit code."""
+    if len(argv) != 1:
+        os.write(2, b"fiber: say where, as FIBER_REACH has it: streams:HOST:PORT or streams:PATH\n")
+        return 2
+    where = argv[0].removeprefix(_FORM)
+    try:
+        stream = _connect(where)
+    except (OSError, ValueError) as error:
+        os.write(2, f"fiber: nobody waits for streams at {where}: {error}\n".encode())
+        return 1
+    with stream:
+        _copy(stream)
+    return 0
+
+
+def _connect(where: str) -> socket.socket:
+    if where.startswith("/"):
+        stream = socket.socket(socket.AF_UNIX)
+        stream.connect(where)
+        return stream
+    host, _, port = where.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)))
+
+
+def _copy(stream: socket.socket) -> None:
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(stream, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            data = os.read(descriptor, _PIECE)
+            if not data:
+                return
+            # sides that do not listen hold the other one up, as one pipe does
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(1 if descriptor else stream.fileno(), rest) :]
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except OSError:
+        # one side is gone, which is an end
+        code = 0
+    sys.exit(code)
