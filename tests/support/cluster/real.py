@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import os
 import re
 import secrets
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,7 @@ class Docker:
 
     async def open(self) -> None:
         """Make the network."""
+        await asyncio.to_thread(_remove_leftovers, self.gateway)
         self._wire.open()
         await self._wire.ask(
             "POST",
@@ -250,3 +254,19 @@ def _unpulled(name: str) -> str:
         f'failed to pull and unpack image "{name}": failed to resolve reference "{name}": failed '
         f'to do request: Head "{url}": dial tcp: lookup {bare}: no such host'
     )
+
+
+def _remove_leftovers(gateway: str) -> None:
+    """Bridges of engines that were killed have our address still, and our packets go there.
+
+    No living engine has our number, so no other bridge has our address rightly.
+    """
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    ip = shutil.which("ip", path=path) or "ip"
+    found = subprocess.run(
+        [ip, "-j", "-4", "addr", "show", "to", f"{gateway}/32"], capture_output=True, check=True
+    )
+    for link in json.loads(found.stdout or b"[]"):
+        name = link.get("ifname", "")
+        if name.startswith("br-"):
+            subprocess.run([ip, "link", "delete", name], check=False)
