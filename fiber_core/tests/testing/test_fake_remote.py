@@ -11,7 +11,7 @@ from fiber.testing.fake_remote import (
     FarConfig,
     RemotePlatform,
 )
-from fiber.testing.kit.options import Options
+from fiber.testing.kit.streams import Streams
 
 
 class TestFar(BackendConformance):
@@ -54,7 +54,7 @@ class TestFar(BackendConformance):
         }
 
 
-class TestFarByStreams(Options):
+class TestFarByStreams(Streams):
     """Where nobody can dial; what else is to be known of that is in the tests of the launch."""
 
     capabilities = REMOTE_CAPABILITIES

@@ -18,6 +18,7 @@ from fiber.testing.kit.output import Output  # noqa: E402
 from fiber.testing.kit.platform import Platform  # noqa: E402
 from fiber.testing.kit.scale import Scale  # noqa: E402
 from fiber.testing.kit.stops import Stops  # noqa: E402
+from fiber.testing.kit.streams import Streams  # noqa: E402
 from fiber.testing.kit.witnessed import Witnessed  # noqa: E402
 
 __all__ = ["BackendConformance"]
@@ -30,6 +31,7 @@ class BackendConformance(
     Output,
     Groups,
     Options,
+    Streams,
     Witnessed,
     CoreApi,
     Faults,
