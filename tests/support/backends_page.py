@@ -1,7 +1,7 @@
 """The page that compares backends, made of the kit's results; run it to write the page anew.
 
 Results of a backend are a file of ``docs/reference/conformance``, written by
-``pytest -p fiber.testing.report --fiber-kit-json FILE plugins/…/tests/test_conformance.py``.
+``pytest -p fiber.testing.report --fiber-kit-json=FILE plugins/…/tests/test_conformance.py``.
 
 python tests/support/backends_page.py > docs/reference/backends.md
 """

@@ -96,7 +96,7 @@ def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> 
         argv = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", folder]
         argv += ["-p", "no:cacheprovider", "--noconftest", "-q", "-rs"]
         argv += ["-p", "fiber.testing.report"]
-        argv += ["--fiber-kit-json", str(results)]
+        argv += [f"--fiber-kit-json={results}"]
         if levels:
             argv += ["--fiber-kit-levels", levels]
         argv.append(str(Path(installed.__path__[0], "test_installed.py")))
