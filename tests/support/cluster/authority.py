@@ -96,7 +96,8 @@ class Authority:
         """Whose credentials these are; no credentials are nobody's, wrong ones are refused."""
         if not header:
             return ANONYMOUS
-        token = header.removeprefix("Bearer ").strip()
+        # the official client's word in a pod begins with a small letter
+        token = (header[7:] if header[:7].lower() == "bearer " else header).strip()
         user = self._users.get(token) or self._account(token)
         if user is None:
             raise Refused.unauthorized()
