@@ -162,6 +162,7 @@ class TestFromInside:
     def test_the_image_is_looked_into(self, doctor):
         found = doctor()
 
+        assert found["image"].detail.startswith("train:1, pulled as ")
         assert found["python in the image"].detail == "3.12.1, /usr/bin/python3"
         assert found["fiber in the image"].detail.endswith(", as here")
         assert found["pods reach each other"].ok
@@ -215,28 +216,30 @@ class TestFromInside:
         assert "networkpolicy" in found["pods reach each other"].fix
 
     @pytest.mark.parametrize(
-        "act,detail,fix",
+        "act,name,detail,fix",
         [
             (
                 Act(code=127, log="sh: python3: not found\n"),
+                inside._POD,
                 "python3: not found",
                 "FIBER_K8S_PYTHON",
             ),
             (
                 Act(refused=("ErrImagePull", "train:1: not found")),
+                "image",
                 "train:1: not found",
                 "FIBER_K8S_PULL_SECRETS",
             ),
         ],
     )
-    def test_a_pod_that_does_not_start_is_told_with_why(self, doctor, pods, act, detail, fix):
+    def test_a_pod_that_does_not_start_is_told_with_why(self, doctor, pods, act, name, detail, fix):
         pods.act = act
 
         found = doctor(image_timeout=0.1)
 
-        assert failed(found) == {inside._POD}
-        assert detail in found[inside._POD].detail
-        assert fix in found[inside._POD].fix
+        assert failed(found) == {name}
+        assert detail in found[name].detail
+        assert fix in found[name].fix
 
     def test_a_pod_that_no_node_takes_is_told_in_the_schedulers_words(self, doctor):
         found = doctor(node_selector=("pool=none",), unschedulable_timeout=0.1)

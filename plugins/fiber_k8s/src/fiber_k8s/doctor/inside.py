@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import BackendError
 from fiber.model import Check, ReasonKind
@@ -16,7 +16,7 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.doctor.pods import Found, Probe, listening
 from fiber_k8s.doctor.rights import judge
-from fiber_k8s.rbac import rights
+from fiber_k8s.rbac import EVERYBODYS, rights
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
@@ -103,8 +103,13 @@ def _own_address(config: K8sConfig) -> str:
 def _judge(client: Client, pod: Probe, found: Found, seconds: float) -> Iterator[Check]:
     if "python" not in found.told:
         fix = _fix(found) or f"see what it wrote, and kubectl get events | grep {pod.job.id}"
-        yield Check(name=_POD, ok=False, detail=_how_it_ended(found), fix=fix)
+        reason = found.status.reason if found.status else None
+        is_image = reason is not None and reason.kind is ReasonKind.IMAGE
+        name = "image" if is_image else _POD
+        yield Check(name=name, ok=False, detail=_how_it_ended(found), fix=fix)
         return
+    body = _body(client, pod.job.id)
+    yield Check(name="image", ok=True, detail=_image(body))
     yield Check(
         name=_POD, ok=True, detail=f"{pod.job.id} told its first words after {seconds:.1f} s"
     )
@@ -121,12 +126,23 @@ def _judge(client: Client, pod: Probe, found: Found, seconds: float) -> Iterator
             fix="let pods reach the cluster's API, and see automountServiceAccountToken",
         )
         return
-    try:
-        account = str(client.pod(pod.job.id)["spec"].get("serviceAccountName") or "default")
-    except ApiError:
-        account = "default"
+    account = str((body.get("spec") or {}).get("serviceAccountName") or EVERYBODYS)
     allowed = dict(zip(rights(), told["allowed"], strict=True))
     yield from judge(allowed, f"{account} may", client.namespace, account)
+
+
+def _body(client: Client, name: str) -> Mapping[str, Any]:
+    try:
+        return client.pod(name)
+    except ApiError:
+        # it was quick, and is gone; all that matters was told by itself
+        return {}
+
+
+def _image(body: Mapping[str, Any]) -> str:
+    statuses: Any = (body.get("status") or {}).get("containerStatuses") or ({},)
+    image, digest = str(statuses[0].get("image") or ""), str(statuses[0].get("imageID") or "")
+    return f"{image}, pulled as {digest}" if digest else image or "pulled"
 
 
 def _versions(found: dict[str, str], failure: str) -> Check:
