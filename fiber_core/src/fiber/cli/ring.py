@@ -1,4 +1,4 @@
-"""``fiber ring``: runs allreduce jobs that manifests describe."""
+"""``fiber ring``: runs rings of commands, and allreduce jobs that manifests describe."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import IO, Any
 import click
 
 from fiber.cli.options import backend_option
+from fiber.cli.rings import commands
 from fiber.exceptions import FiberError
 
 __all__ = ["command"]
 
 
-@click.group("ring", short_help="Run allreduce jobs that manifests describe.")
+@click.group("ring", short_help="Run rings of commands, and manifests of allreduce jobs.")
 def command() -> None:
-    """Run allreduce jobs as the MPI operator does, on any backend and without the operator."""
+    """Run a command as equal ranks on any backend, and look after rings that run.
+
+    Manifests of the MPI operator are run without the operator.
+    """
 
 
 @command.command("apply")
@@ -94,3 +98,7 @@ def _parsed(manifest: IO[str]) -> Any:
     except yaml.YAMLError as error:
         msg = f"{manifest.name} is no YAML: {error}"
         raise FiberError(msg) from error
+
+
+for _one in commands:
+    command.add_command(_one)

@@ -1,0 +1,1 @@
+"""Rings of commands: ``fiber ring run`` and what looks after the rings that it began."""

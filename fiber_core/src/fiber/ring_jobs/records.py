@@ -1,0 +1,151 @@
+"""What is kept of rings of commands: a folder for each, until it is deleted."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fiber import values
+from fiber.exceptions import FiberError
+from fiber.launch import rundir
+from fiber.ring.model import RingStatus
+
+__all__ = ["Record", "described", "find", "records"]
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_ABOUT, _STATUS, _LOG = "ring.json", "status.json", "log"
+
+
+@values.frozen
+class Record:
+    """The folder of one ring."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The ring's name."""
+        return self.path.name
+
+    @property
+    def door(self) -> str:
+        """Where its coordinator listens, while there is one."""
+        return str(self.about().get("door", ""))
+
+    @property
+    def log(self) -> Path:
+        """What its ranks wrote, a line each: rank, host and text with tabs between them."""
+        return self.path / _LOG
+
+    @property
+    def is_alive(self) -> bool:
+        """True while who began it is there."""
+        return rundir.has_master(self.about())
+
+    def about(self) -> dict[str, Any]:
+        """Who began it, with what."""
+        return _read(self.path / _ABOUT)
+
+    def status(self) -> dict[str, Any]:
+        """What was written of it last."""
+        return _read(self.path / _STATUS)
+
+    def write(self, status: dict[str, Any]) -> None:
+        """Keep how it stands; whole or not at all."""
+        _write(self.path / _STATUS, status)
+
+    def remove(self) -> None:
+        """Forget it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @classmethod
+    def begin(cls, name: str, argv: tuple[str, ...], backend: str, door: str) -> Record:
+        """Make the folder of a ring that begins here.
+
+        Raises:
+            FiberError: the name will not do, or a ring of that name is kept.
+        """
+        if not _NAME.fullmatch(name):
+            msg = f"{name!r} is no name for a ring: write small letters, digits, dots and hyphens"
+            raise FiberError(msg)
+        record = cls(_root() / name)
+        try:
+            record.path.mkdir(mode=0o700)
+        except FileExistsError:
+            msg = f"a ring {name!r} is there already; fiber ring delete {name}, or name another one"
+            raise FiberError(msg) from None
+        pid = os.getpid()
+        about = {"pid": pid, "start_time": rundir.start_time(pid), "door": door}
+        _write(record.path / _ABOUT, {**about, "argv": list(argv), "backend": backend})
+        return record
+
+
+def records() -> Iterator[Record]:
+    """All that are kept, by name."""
+    for path in sorted(_root().iterdir()):
+        if (path / _ABOUT).exists():
+            yield Record(path)
+
+
+def find(name: str) -> Record:
+    """The record of a ring.
+
+    Raises:
+        FiberError: there is none of that name.
+    """
+    for record in records():
+        if record.name == name:
+            return record
+    known = ", ".join(record.name for record in records()) or "none"
+    msg = f"no ring is called {name!r}; there are: {known}"
+    raise FiberError(msg)
+
+
+def described(status: RingStatus) -> dict[str, Any]:
+    """A ring's status as JSON has it."""
+    if status.failure is not None:
+        # what was raised is for programs
+        status = values.evolve(status, failure=values.evolve(status.failure, error=None))
+    found: dict[str, Any] = _plain(status)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (str, int, float, type(None))):
+        return value
+    # a value of ours
+    return {name: _plain(item) for name, item in values.asdict(value).items()}
+
+
+def _root() -> Path:
+    import platformdirs
+
+    root = platformdirs.user_state_path("fiber") / "rings"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return root
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(data, default=str))
+    fresh.replace(path)

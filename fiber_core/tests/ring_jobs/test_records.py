@@ -1,0 +1,87 @@
+"""Rings are remembered by their names until they are deleted, and nobody has a name twice."""
+
+import json
+
+import pytest
+
+from fiber.exceptions import FiberError
+from fiber.ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
+from fiber.ring_jobs.records import Record, described, find, records
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def begin(name="one"):
+    return Record.begin(name, ("echo", "x"), "local", "/run/ring.sock")
+
+
+def test_a_ring_is_found_by_its_name():
+    begin("two")
+    made = begin("one")
+
+    assert [record.name for record in records()] == ["one", "two"]
+    found = find("one")
+    assert found == made
+    assert (found.door, found.about()["argv"]) == ("/run/ring.sock", ["echo", "x"])
+    assert found.is_alive
+
+
+def test_one_that_is_not_there_is_an_error_with_those_that_are():
+    begin("one")
+
+    with pytest.raises(FiberError, match="no ring is called 'two'; there are: one"):
+        find("two")
+
+
+def test_a_name_is_given_once():
+    begin("one")
+
+    with pytest.raises(FiberError, match="fiber ring delete one"):
+        begin("one")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "-a", "a b", "x" * 64])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(FiberError, match="is no name for a ring"):
+        begin(name)
+
+
+def test_its_status_is_kept_and_goes_with_it():
+    record = begin()
+    assert record.status() == {}
+
+    record.write({"phase": "running"})
+
+    assert find("one").status() == {"phase": "running"}
+    record.remove()
+    assert list(records()) == []
+
+
+def test_a_ring_whose_program_has_died_is_not_alive(monkeypatch):
+    record = begin()
+    about = {**record.about(), "pid": 2**22 + 1}
+    (record.path / "ring.json").write_text(json.dumps(about))
+
+    assert not record.is_alive
+
+
+def test_others_may_not_look():
+    assert begin().path.stat().st_mode & 0o077 == 0
+    assert begin("two").path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_status_is_json():
+    failure = Failure(reason="EXIT(3)", rank=1, host="vm", exit_code=3, error=ValueError("x"))
+    condition = Condition(
+        kind=ConditionKind.FAILED, is_true=True, reason="EXIT(3)", message="m", time=1.0
+    )
+    status = RingStatus(phase=RingPhase.FAILED, conditions=(condition,), failure=failure)
+
+    found = json.loads(json.dumps(described(status)))
+
+    assert (found["phase"], found["conditions"][0]["kind"]) == ("failed", "Failed")
+    assert (found["failure"]["rank"], found["failure"]["exit_code"]) == (1, 3)
+    assert found["failure"]["error"] is None
