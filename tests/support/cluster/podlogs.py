@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import attrs
 from aiohttp import web
 
 from .kubelet import Kubelet
+from .logquery import log_query
 from .refusals import Refused
 from .requests import Asked
-from .runtime import LogQuery
 from .store import Object
 
 __all__ = ["PodLogs", "which_container"]
@@ -26,7 +24,7 @@ class PodLogs:
         """The log, whole or as it comes."""
         query = asked.query
         name = which_container(pod, query.get("container"))
-        wanted = _query(asked)
+        wanted = log_query(asked)
         meta = pod["metadata"]
         if not pod["spec"].get("nodeName"):
             return web.Response(status=204)
@@ -41,14 +39,12 @@ class PodLogs:
             message = f'previous terminated container "{name}" in pod "{meta["name"]}" not found'
             raise Refused.bad_request(message)
         if handle is None:
+            if box is not None and box.ended:
+                # it was never started, and so wrote nothing
+                return web.Response(text="")
             waiting = (box.state.get("waiting") if box is not None else None) or {}
             reason = waiting.get("reason", "ContainerCreating")
-            why = _WORDS.get(reason, f"is waiting to start: {reason}")
-            told = waiting.get("message")
-            if reason in _IMAGES:
-                why = f"is waiting to start: {_IMAGES[reason]}"
-            elif told and reason == "CreateContainerConfigError":
-                why = f"is waiting to start: {reason}"
+            why = f"is waiting to start: {_IMAGES.get(reason, reason)}"
             message = f'container "{name}" in pod "{meta["name"]}" {why}'
             raise Refused.bad_request(message)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -64,12 +60,9 @@ class PodLogs:
         return response
 
 
-_WORDS: dict[str, str] = {}
 _IMAGES = {
-    "ErrImageNeverPull": "image can't be pulled",
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
-    "InvalidImageName": "image can't be pulled",
 }
 
 
@@ -92,21 +85,6 @@ def which_container(pod: Object, name: str | None) -> str:
         message = f"container {name} is not valid for pod {meta['name']}"
         raise Refused.bad_request(message)
     return name
-
-
-def _query(asked: Asked) -> LogQuery:
-    query = asked.query
-    since = None
-    if "sinceSeconds" in query:
-        since = time.time() - int(query["sinceSeconds"])
-    return LogQuery(
-        follow=asked.flag("follow"),
-        tail=int(query["tailLines"]) if "tailLines" in query else None,
-        since=since,
-        timestamps=asked.flag("timestamps"),
-        limit=int(query["limitBytes"]) if "limitBytes" in query else None,
-        stream=query.get("stream", "All"),
-    )
 
 
 def _unreachable(kubelet: Kubelet, pod: Object, what: str, name: str) -> Refused:
