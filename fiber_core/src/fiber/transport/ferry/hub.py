@@ -177,7 +177,11 @@ class Hub:
         shore.spares.add(spare)
         if not self._measured:
             self._measured = True
-            self._opener.open(shore, Probe(shore, self._on_speed))
+            self._opener.open(shore, Probe(shore, self._on_speed, self._not_measured))
+
+    def _not_measured(self) -> None:
+        # the next stream is
+        self._measured = False
 
     def _lost(self, shore: Shore, spare: Spare) -> None:
         shore.spares.discard(spare)
@@ -217,7 +221,11 @@ class Hub:
         if route is None:
             return None
         if route.ident == self._ident:
-            return connect(route.host, route.port)
+            try:
+                return connect(route.host, route.port)
+            except WireError as error:
+                log.debug("fiber: %s is not reached: %s", route, error)
+                return None
         if route.job not in self._shores:
             return None
         near, far = socket.socketpair()
@@ -259,7 +267,9 @@ class Hub:
 
     def again(self, dial: _Dial) -> None:
         """A connection into a job got no stream: another one, while both are there."""
-        if dial.shore.live and dial.wanted:
+        if not dial.wanted:
+            return
+        if dial.shore.live:
             self.later(dial.shore, lambda: self._opener.open(dial.shore, dial))
         else:
             dial.crossing.abort()

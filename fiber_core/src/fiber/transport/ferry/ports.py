@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from fiber.exceptions import TransportError
+from fiber.exceptions import TransportError, WireError
 from fiber.transport.ferry.routes import Route
 from fiber.transport.reactor import Reactor
 
@@ -110,10 +110,19 @@ class Ports:
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """A connection to a listener of this host that is being made; what is wrong shows when used."""
+    """A connection to a listener of this host that is being made; what is wrong shows when used.
+
+    Raises:
+        WireError: that is no address.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setblocking(False)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.connect_ex((host, port))
+    try:
+        made.connect_ex((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        msg = f"{host}:{port} is no address of this host: {error}"
+        raise WireError(msg) from error
     return made

@@ -23,11 +23,15 @@ class Probe:
     Args:
         shore: the job that it leads into.
         tell: called with what was found.
+        fail: called where nothing was.
     """
 
-    def __init__(self, shore: Shore, tell: Callable[[Speed], None]) -> None:
+    def __init__(
+        self, shore: Shore, tell: Callable[[Speed], None], fail: Callable[[], None]
+    ) -> None:
         self._shore = shore
         self._tell = tell
+        self._fail = fail
 
     @property
     def wanted(self) -> bool:
@@ -53,8 +57,9 @@ class Probe:
             self._tell((there_and_back, _BYTES / took))
 
         lines.on_line = answered
-        lines.on_end = lambda _: None
+        lines.on_end = lambda _: self._fail()
         lines.send(b"\0")
 
     def failed(self) -> None:
-        """It is not tried again: the speed is only told."""
+        """Another stream may do."""
+        self._fail()
