@@ -20,13 +20,13 @@ Counting: ``requests`` (list of ``Call``: verb, resource, subresource, namespace
 path, at), ``forget_requests()``.
 
 Objects without a client: ``get(plural, name)``, ``objects(plural)``, ``create(plural, thing)``,
-``wait_for(plural, test)``, ``add_namespace``, ``add_quota``, ``add_node``.
+``wait_for(plural, test)``, ``history(plural)``, ``add_namespace``, ``add_quota``, ``add_node``.
 
 Faults of the API: ``outage()`` (a block), ``stop_api``/``start_api``, ``cut_watches``,
 ``end_watches``, ``expire(resourceVersion)``, ``refuse(code, retry_after=, matching=, times=)``,
-``expire_tokens``. Of pods: ``delete_pod``, ``evict``, ``kubelet_evict``, ``preempt``, ``oom``,
+``expire_tokens``, ``rotate_tokens``. Of pods: ``delete_pod``, ``evict``, ``kubelet_evict``, ``preempt``, ``oom``,
 ``end(name, code=)`` and ``say(name, text)`` (hollow ones). Of nodes: ``add_gpus``, ``cordon``,
-``uncordon``, ``drain``, ``node_lost``, ``node_back``, ``pause_scheduling``, ``resume_scheduling``.
+``uncordon``, ``taint``, ``drain``, ``node_lost``, ``node_back``, ``pause_scheduling``, ``resume_scheduling``.
 
 Everything lives in one thread's event loop; all ends with the block.
 """

@@ -78,6 +78,18 @@ class Knobs:
         """Refuse all service account tokens that were made before now."""
         self._parts.authority.not_before = time.time()
 
+    def rotate_tokens(self) -> None:
+        """Refuse tokens from before now, and give running pods new ones in their files."""
+        self.expire_tokens()
+        kubelet = self._parts.kubelet
+
+        def work() -> None:
+            for worker in kubelet.workers.values():
+                if worker.boxes[0].running:
+                    kubelet.volumes.refresh(worker.pod)
+
+        self.call(work)
+
     # pods
 
     def delete_pod(

@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = ["Docker"]
 
 _LABEL = "emulated.cluster"
 _POD = "emulated.pod"
+_PARTS = range(233, 253)
 _FORMAT = re.compile(r"[a-z0-9._:/@-]+")
 
 
@@ -40,11 +41,10 @@ class Docker:
     real = True
 
     def __init__(self, engine: Any) -> None:
-        number = int(engine.gateway.split(".")[2])
         self._wire = Wire(engine.url.removeprefix("unix://"))
-        self._network = ipaddress.ip_network(f"10.233.{number}.0/24")
-        self._hosts = self._network.hosts()
-        self.gateway = str(next(self._hosts))
+        self._number = int(engine.gateway.split(".")[2])
+        self._hosts: Iterator[Any] = iter(())
+        self.gateway = ""
         self._name = f"kube-{secrets.token_hex(4)}"
         self._addresses: dict[str, str] = {}
         self._starts: dict[str, set[asyncio.Task[Any]]] = {}
@@ -65,19 +65,26 @@ class Docker:
         """Make the network."""
         await asyncio.to_thread(_remove_leftovers, self.gateway)
         self._wire.open()
-        await self._wire.ask(
-            "POST",
-            "/networks/create",
-            {
+        for part in _PARTS:
+            network = ipaddress.ip_network(f"10.{part}.{self._number}.0/24")
+            self._hosts = network.hosts()
+            self.gateway = str(next(self._hosts))
+            body = {
                 "Name": self._name,
-                "CheckDuplicate": True,
                 "Labels": {_LABEL: self._name},
-                "IPAM": {
-                    "Config": [{"Subnet": str(self._network), "Gateway": self.gateway}],
-                },
+                "IPAM": {"Config": [{"Subnet": str(network), "Gateway": self.gateway}]},
                 "Options": {"com.docker.network.bridge.enable_ip_masquerade": "false"},
-            },
-        )
+            }
+            try:
+                await self._wire.ask("POST", "/networks/create", body)
+            except EngineError as error:
+                # another cluster of this engine has these addresses
+                if "overlap" not in error.message:
+                    raise
+            else:
+                return
+        msg = f"no network is free on {self._wire}"
+        raise RuntimeError(msg)
 
     async def close(self) -> None:
         """Remove all containers and the network."""
@@ -92,7 +99,8 @@ class Docker:
         if pod["spec"].get("hostNetwork"):
             return self.gateway
         uid = pod["metadata"]["uid"]
-        address = self._free.pop(0) if self._free else str(next(self._hosts))
+        # addresses that were used come again as late as can be
+        address = str(next(self._hosts, None) or self._free.pop(0))
         self._addresses[uid] = address
         if self._shared(pod):
             await self._pause(pod, address)

@@ -59,6 +59,13 @@ class Volumes:
         containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
         return {container["name"]: _mounts(container, places) for container in containers}
 
+    def refresh(self, pod: Object) -> None:
+        """Write a pod's projected volumes anew, with a new token."""
+        if self.real:
+            for volume in _volumes(pod):
+                if "projected" in volume:
+                    self._place(pod, volume)
+
     def discard(self, pod: Object) -> None:
         """Remove what a pod alone has used."""
         folder = self._folder(pod)
@@ -209,8 +216,11 @@ def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
     for name, (data, mode) in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        path.chmod(mode)
+        # whoever reads it sees the old or the new, never a part
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_bytes(data)
+        fresh.chmod(mode)
+        fresh.replace(path)
 
 
 def _raw(kept: Any, value: str) -> bytes:
