@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ __all__ = ["LAUNCHER", "Conductor", "Plan", "Stations", "Stopped"]
 LAUNCHER = "launcher"
 #: seconds for what is asked of a station that is up
 _PATIENCE = 30.0
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
 
 
@@ -211,9 +213,9 @@ class Conductor:
     def _program(self) -> tuple[str, ...]:
         """The program; one of Python's ends all ranks when it raises, where mpi4py is there."""
         program = self._plan.program
-        name = PurePosixPath(program[0]).name if self._plan.count else ""
+        is_python = _PYTHON.fullmatch(PurePosixPath(program[0]).name) is not None
         is_script = len(program) > 1 and not program[1].startswith("-")
-        if not (name.startswith(("python", "pypy")) and is_script):
+        if not (self._plan.count and is_python and is_script):
             return program
         # else the others wait for ever for a rank that has raised
         code, _ = self._ask((program[0], "-c", "import mpi4py.run"))
