@@ -33,6 +33,7 @@ from fiber_k8s.feed import Feed
 from fiber_k8s.gangs import gang_of
 from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name
+from fiber_k8s.room import Room
 from fiber_k8s.run import Belongings
 from fiber_k8s.status import job_of, status_of
 from fiber_k8s.streams import Streams
@@ -72,6 +73,7 @@ class K8sBackend(Backend):
             self.name, self._client, config, self._feed, context.providers, _user()
         )
         self._ends = Ends(self.name, self._client, config, self._feed, self._starter)
+        self._room = Room(self._client, context.providers)
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._belongings: dict[str, Belongings] = {}
@@ -228,9 +230,7 @@ class K8sBackend(Backend):
 
     def capacity(self) -> Capacity:
         """CPUs and memory of the program's own container, where it is in one."""
-        from fiber_k8s.room import capacity
-
-        return capacity(self._client, self._context.providers)
+        return self._room.capacity()
 
     def reach(self, job: Job) -> Reach:
         """Pods dial each other; from outside it takes streams."""

@@ -20,10 +20,10 @@ __all__ = ["follow", "last_lines"]
 _SILENCE = 30.0
 
 
-def last_lines(client: Client, pod: str, count: int) -> tuple[str, ...]:
+def last_lines(client: Client, pod: str, count: int, container: str = CONTAINER) -> tuple[str, ...]:
     """The last lines of a pod; none where they cannot be had."""
     with contextlib.suppress(BackendError):
-        return tuple(_lines(client, pod, {"tailLines": count}))
+        return tuple(_lines(client, pod, {"tailLines": count, "container": container}))
     return ()
 
 
