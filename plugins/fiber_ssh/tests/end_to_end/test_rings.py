@@ -1,0 +1,177 @@
+"""Rings over real hosts: ranks and addresses, pairs that cannot reach each other, lost links."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import require
+
+LEASE = 6.0
+PROGRAM = """
+import json, os, sys, time
+from fiber.experimental import Ring, RingError, current_ring
+
+def where(rank, size):
+    ring = current_ring()
+    return ring.me.host, ring.me.ip, ring.local_rank, os.environ["GLOO_SOCKET_IFNAME"]
+
+def reduce(rank, size):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mine = torch.full((10,), float(rank + 1))
+    dist.all_reduce(mine)
+    return mine[0].item()
+
+def wait(rank, size):
+    open(sys.argv[2] + f"/up{rank}", "w").close()
+    time.sleep(600)
+
+def once(rank, size):
+    if current_ring().restarts == 0:
+        wait(rank, size)
+    return current_ring().me.host
+
+if __name__ == "__main__":
+    what, folder, *more = sys.argv[1:]
+    options = json.loads(more[0]) if more else {}
+    ring = Ring(options.pop("members", 3), globals()[what], **options)
+    began = time.monotonic()
+    try:
+        found = {"results": ring.run()}
+    except RingError as error:
+        found = {"reason": error.failure.reason, "text": str(error), "host": error.failure.host}
+    print(json.dumps({**found, "seconds": time.monotonic() - began}))
+"""
+
+
+@pytest.fixture
+def start(world, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    made = []
+
+    def begin(what, **options):
+        settings = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "program.py", what, str(tmp_path), json.dumps(options)],
+                env={**os.environ, **settings},
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def named(world, name):
+    return next(host for host in world.hosts if host.name == name)
+
+
+def told(process, timeout=110):
+    output, _ = process.communicate(timeout=timeout)
+    return json.loads(output)
+
+
+def all_up(folder, count=3, timeout=60):
+    deadline = time.monotonic() + timeout
+    while len(list(folder.glob("up*"))) < count:
+        # other hosts, same files: nothing tells when they are made
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def left_on(world, seconds):
+    deadline = time.monotonic() + seconds
+    while (left := world.jobs()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.mark.timeout(150)
+def test_members_on_three_hosts_know_each_other_by_the_addresses_of_these(world, start):
+    found = told(start("where"))["results"]
+
+    by_name = {host.name: host.address for host in world.hosts}
+    assert {host: ip for host, ip, _, _ in found} == by_name
+    assert [local for _, _, local, _ in found] == [0, 0, 0]
+    assert all(interface != "lo" for *_, interface in found)
+    assert left_on(world, 5.0) == []
+
+
+@pytest.mark.timeout(150)
+def test_torch_reduces_over_three_hosts(world, start):
+    require.need_module("torch")
+
+    assert told(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
+
+
+@pytest.mark.timeout(150)
+def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(world, start, tmp_path):
+    beta, gamma = named(world, "beta"), named(world, "gamma")
+    beta.refuse_outgoing(to=gamma.address)
+    try:
+        found = told(start("wait"))
+    finally:
+        beta.allow_outgoing()
+
+    assert found["reason"] == "Unreachable"
+    assert "(beta) cannot reach" in found["text"]
+    assert "(gamma) at port" in found["text"]
+    assert f"{gamma.address}: Connection refused" in found["text"]
+    assert list(tmp_path.glob("up*")) == []
+    assert left_on(world, 5.0) == []
+
+
+@pytest.mark.timeout(150)
+def test_where_there_is_room_for_some_members_none_runs(world, start, tmp_path):
+    # two on each of three hosts
+    found = told(start("wait", members=7, start_timeout=8.0))
+
+    assert found["reason"] == "StartTimeout"
+    assert "6 of 7 members came up within 8 s, so none was run; missing: " in found["text"]
+    assert list(tmp_path.glob("up*")) == []
+    assert left_on(world, 5.0) == []
+
+
+@pytest.mark.timeout(150)
+def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, tmp_path):
+    program = start("wait")
+    all_up(tmp_path)
+    cut = time.monotonic()
+    named(world, "beta").cut()
+    try:
+        found = told(program)
+        took = time.monotonic() - cut
+    finally:
+        named(world, "beta").restore()
+
+    assert found["reason"] in ("LEASE", "NODE_LOST")
+    assert found["host"] == "beta"
+    # the lease, the end of the others, and the patience for one that cannot be ended
+    assert took < LEASE + 60
+    assert left_on(world, LEASE + 10) == []
+
+
+@pytest.mark.lingers("the host's new sshd is for the tests that follow")
+@pytest.mark.timeout(150)
+def test_all_start_again_when_a_host_died(world, start, tmp_path):
+    program = start("once", max_restarts=1)
+    all_up(tmp_path)
+    gamma = named(world, "gamma")
+    gamma.kill_all()
+    gamma.start()
+
+    assert len(told(program)["results"]) == 3
+    assert left_on(world, 5.0) == []
