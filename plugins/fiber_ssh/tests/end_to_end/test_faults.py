@@ -99,7 +99,7 @@ def test_workers_run_on_all_hosts_and_nothing_is_left(master, world):
 
     assert hosts == {"alpha", "beta", "gamma"}
     assert program.end()["good"]
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.timeout(150)
@@ -111,7 +111,7 @@ def test_a_killed_remote_worker_loses_nothing(master, world):
         os.kill(pid, signal.SIGKILL)
 
     assert program.end()["good"]
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.timeout(150)
@@ -148,7 +148,7 @@ def test_ssh_connections_that_drop_disturb_nobody(master, world):
 
     assert found["good"]
     assert {tuple(one) for one in found["after"]} <= set(before), "healthy workers were replaced"
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
