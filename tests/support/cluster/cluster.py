@@ -210,7 +210,8 @@ class Cluster(Knobs):
             try:
                 self.wait(news(version))
             except asyncio.TimeoutError:
-                msg = f"{plural} did not become so within {timeout:g} s: {things}"
+                broken = "\n".join(self._parts.kubelet.failures)
+                msg = f"{plural} did not become so within {timeout:g} s: {things}\n{broken}"
                 raise AssertionError(msg) from None
 
     def add_namespace(self, name: str) -> None:

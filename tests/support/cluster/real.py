@@ -63,7 +63,6 @@ class Docker:
 
     async def open(self) -> None:
         """Make the network."""
-        await asyncio.to_thread(_remove_leftovers, self.gateway)
         self._wire.open()
         for part in _PARTS:
             network = ipaddress.ip_network(f"10.{part}.{self._number}.0/24")
@@ -76,14 +75,16 @@ class Docker:
                 "Options": {"com.docker.network.bridge.enable_ip_masquerade": "false"},
             }
             try:
-                await self._wire.ask("POST", "/networks/create", body)
+                made = await self._wire.ask("POST", "/networks/create", body)
             except EngineError as error:
                 # another cluster of this engine has these addresses
                 if "overlap" not in error.message:
                     raise
             else:
+                bridge = f"br-{made['Id'][:12]}"
+                await asyncio.to_thread(_remove_leftovers, self.gateway, bridge)
                 return
-        msg = f"no network is free on {self._wire}"
+        msg = f"no network is free for another cluster, 10.{_PARTS[-1]} was the last"
         raise RuntimeError(msg)
 
     async def close(self) -> None:
@@ -264,10 +265,10 @@ def _unpulled(name: str) -> str:
     )
 
 
-def _remove_leftovers(gateway: str) -> None:
+def _remove_leftovers(gateway: str, bridge: str) -> None:
     """Bridges of engines that were killed have our address still, and our packets go there.
 
-    No living engine has our number, so no other bridge has our address rightly.
+    Our engine has given the address to our bridge alone, and no living engine has our number.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     ip = shutil.which("ip", path=path) or "ip"
@@ -276,5 +277,5 @@ def _remove_leftovers(gateway: str) -> None:
     )
     for link in json.loads(found.stdout or b"[]"):
         name = link.get("ifname", "")
-        if name.startswith("br-"):
+        if name.startswith("br-") and name != bridge:
             subprocess.run([ip, "link", "delete", name], check=False)
