@@ -7,10 +7,11 @@ import pytest
 
 from fiber.exceptions import FiberError
 from fiber.mpi import messages
-from fiber.mpi.conductor import LAUNCHER, Conductor, Plan, Stopped
+from fiber.mpi.conductor import LAUNCHER, Conductor, Stopped
 from fiber.mpi.crew import Lost
 from fiber.mpi.hosts import Host
 from fiber.mpi.messages import Address
+from fiber.mpi.plan import Plan
 from fiber.mpi.vigil import Verdict
 
 PLAN = Plan(

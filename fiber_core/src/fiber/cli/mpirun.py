@@ -117,8 +117,8 @@ def command(
     """
     import fiber
     from fiber.cli.session import Session
-    from fiber.mpi.conductor import Plan
     from fiber.mpi.hosts import Host
+    from fiber.mpi.plan import Plan
     from fiber.mpi.run import run
 
     words = ctx.meta[_REST]

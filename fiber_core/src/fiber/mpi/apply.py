@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from fiber import values
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest
-from fiber.mpi.conductor import Plan
 from fiber.mpi.crew import Need
 from fiber.mpi.hosts import Host
+from fiber.mpi.plan import Plan
 from fiber.mpi.vigil import Verdict
 from fiber.mpi.words import maps_ranks, read_mpirun
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from fiber import values
 from fiber.exceptions import FiberError
 from fiber.mpi import messages
 from fiber.mpi.crew import Event, Lost, Need
 from fiber.mpi.environment import Ground, arguments, environment, member_environment, wishes
-from fiber.mpi.hosts import Host, discover_script, expected_hosts, hostfile
+from fiber.mpi.hosts import discover_script, hostfile
 from fiber.mpi.networks import Networks, choose, targets
+from fiber.mpi.plan import Plan
 from fiber.mpi.ranks import wrapped
 from fiber.mpi.stacks import Family, Stack, recognise
 from fiber.mpi.station import AGENT
 from fiber.mpi.vigil import Begin, Instruction, Verdict, Vigil
 
-__all__ = ["LAUNCHER", "Conductor", "Plan", "Stations", "Stopped"]
+__all__ = ["LAUNCHER", "Conductor", "Stations", "Stopped"]
 
 #: name of the station that runs mpirun
 LAUNCHER = "launcher"
@@ -30,39 +30,6 @@ LAUNCHER = "launcher"
 _PATIENCE = 30.0
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
-
-
-@values.frozen(kw_only=True)
-class Plan:
-    """What is to be run, and on what."""
-
-    #: program and arguments of every rank; of the launcher where ``count`` is 0
-    program: tuple[str, ...]
-    #: how many ranks; 0 for a launcher of the user's own, which calls mpirun itself
-    count: int
-    #: members, in the order in which ranks fill them
-    hosts: tuple[Host, ...]
-    #: the user's mpirun or mpiexec
-    mpirun: str = "mpirun"
-    #: options for it
-    options: tuple[str, ...] = ()
-    #: True where ranks fill members one after another, False where options say otherwise
-    strict: bool = True
-    #: what each member needs, and the launcher
-    member: Need = values.field(factory=Need)
-    launcher: Need = values.field(factory=Need)
-    #: seconds until members must be there, and ranks
-    start_timeout: float = 60.0
-    #: more environment for all programs
-    env: Mapping[str, str] = values.field(factory=dict)
-    #: seconds after which it has failed
-    deadline: float | None = None
-    #: what stations show each other
-    token: str = values.field(repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        # too few slots are told before anything is started
-        expected_hosts(self.count, self.hosts)
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -194,10 +161,8 @@ class Conductor:
 
     def _part_hosts(self, stack: Stack) -> None:
         """Members of one host get names of their own where the stack tells hosts by these."""
-        assert self._networks is not None
         plan = self._plan
-        together = self._networks.one_host and len(plan.hosts) > 1
-        if not (together and stack.family is Family.OPEN_MPI_PRRTE):
+        if not self._shared_names() or stack.family is not Family.OPEN_MPI_PRRTE:
             return
         for host in plan.hosts:
             self._stations.tell(host.name, messages.Rename())
@@ -209,6 +174,11 @@ class Conductor:
                 f"with --slots {plan.count}"
             )
             raise FiberError(msg)
+
+    def _shared_names(self) -> set[str]:
+        """The names of hosts that several members have."""
+        names = [self._up[host.name].host for host in self._plan.hosts]
+        return {name for name in names if names.count(name) > 1}
 
     def _program(self) -> tuple[str, ...]:
         """The program; one of Python's ends all ranks when it raises, where mpi4py is there."""
@@ -278,7 +248,7 @@ class Conductor:
             networks=networks.names,
             interface=networks.interfaces[LAUNCHER],
             slots=max(host.slots for host in self._plan.hosts),
-            one_host=networks.one_host,
+            one_host=bool(self._shared_names()),
         )
         found = environment(stack, ground)
         if stack.is_open_mpi:
@@ -376,9 +346,10 @@ class Conductor:
             return
         assert self._networks is not None
         self._routes[asked.call] = asked.host
+        here = self._up[asked.host]
         env = member_environment(
             self._networks.interfaces[asked.host],
-            folder=self._up[asked.host].folder if self._networks.one_host else None,
+            folder=here.folder if here.host in self._shared_names() else None,
         )
         env = {**env, **self._plan.env}
         argv = ("/bin/sh", "-c", asked.command)

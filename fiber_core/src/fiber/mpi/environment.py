@@ -29,7 +29,7 @@ class Ground:
     interface: str | None = None
     #: slots of a member, the most where they differ
     slots: int = 1
-    #: True where all members are on one host, under one host's name
+    #: True where several members have one host name
     one_host: bool = False
 
 

@@ -9,8 +9,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from fiber.mpi.conductor import Conductor, Plan, Stopped
+from fiber.mpi.conductor import Conductor, Stopped
 from fiber.mpi.crew import Crew
+from fiber.mpi.plan import Plan
 from fiber.mpi.vigil import Verdict
 
 __all__ = ["run"]
