@@ -94,7 +94,10 @@ def fiber_resource_providers() -> Iterable[ResourceProvider]:  # type: ignore[em
 def fiber_listen_address(
     backend: str, peers: Peers, interfaces: Sequence[Interface]
 ) -> ListenAddress | None:
-    """Fires before a process listens; answer where. Must be a pure function of its arguments."""
+    """Fires before a process listens; answer where. Must be a pure function of its arguments.
+
+    What has to be asked of the platform is in ``peers.facts``, see ``BackendInfo.facts``.
+    """
 
 
 @hookspec

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 def choose_address(runtime: Runtime) -> ListenAddress:
     """Ask ``fiber_listen_address``; interfaces are read only where others than this host dial."""
     same_host = runtime.info.capabilities.same_host
+    ask = runtime.info.facts
     peers = Peers(
         same_host=same_host,
         directory=str(runtime.directory),
         name=runtime.ident,
         config=runtime.config.settings,
         environ=dict(os.environ),
+        facts=None if ask is None else ask(runtime.config.settings, os.environ),
     )
     found: tuple[Interface, ...] = ()
     if not same_host:

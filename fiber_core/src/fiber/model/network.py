@@ -36,6 +36,8 @@ class Peers:
     config: Any = None
     #: the environment of this process
     environ: Mapping[str, str] = values.field(factory=dict)
+    #: what the backend has found out of its platform, by ``BackendInfo.facts``
+    facts: Any = None
 
 
 @values.frozen(kw_only=True)

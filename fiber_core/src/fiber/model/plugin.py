@@ -58,6 +58,10 @@ class BackendInfo:
     #: True where a connection between a job and its submitter ends when either does, as on one
     #: machine or one engine: a job whose connection is there does not end for silence alone
     near: bool = False
+    #: finds out what ``fiber_listen_address`` has to know of the platform, from this backend's
+    #: settings and the environment; it may ask the platform, and the hook gets its answer as
+    #: ``Peers.facts``. Called in the process that begins a run, before it listens
+    facts: Callable[[Any, Mapping[str, str]], Any] | None = values.field(default=None, repr=False)
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = values.field(repr=False)
 

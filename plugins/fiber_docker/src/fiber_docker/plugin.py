@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fiber.abc import Backend
 from fiber.hookspecs import hookimpl
@@ -15,6 +16,9 @@ from fiber.model import (
     Peers,
 )
 from fiber_docker.config import DockerConfig
+
+if TYPE_CHECKING:
+    from fiber_docker.address import Facts
 
 __all__ = ["CAPABILITIES", "NAME"]
 
@@ -47,6 +51,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=CAPABILITIES,
             config=DockerConfig,
             near=True,
+            facts=_facts,
             load=_load,
         )
     ]
@@ -59,16 +64,22 @@ def fiber_listen_address(
     """TLS, on the address at which containers find this process."""
     if backend != NAME:
         return None
-    config = peers.config if isinstance(peers.config, DockerConfig) else DockerConfig()
-    from fiber_docker.address import choose
+    from fiber_docker.address import Facts, choose
+
+    # without an engine its peers reach a job where they reach any container
+    return choose(peers.facts, interfaces) if isinstance(peers.facts, Facts) else None
+
+
+def _facts(settings: Any, environ: Mapping[str, str]) -> Facts | None:
+    """What the engine tells of its network; None where this process sees none."""
+    config = settings if isinstance(settings, DockerConfig) else DockerConfig()
     from fiber_docker.endpoint import is_alone, is_visible
 
-    if is_alone(peers.environ) or not is_visible(config, peers.environ):
-        # its peers reach a job where they reach any container
+    if is_alone(environ) or not is_visible(config, environ):
         return None
     from fiber_docker.network import find
 
-    return choose(find(config), interfaces)
+    return find(config)
 
 
 def _load(context: BackendContext) -> Backend:
