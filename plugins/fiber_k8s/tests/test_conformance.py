@@ -75,7 +75,7 @@ class TestK8sBackend(BackendConformance):
     @pytest.fixture
     def reopen(self, configured):
         config = K8sConfig(**configured, unschedulable_timeout=0.5)
-        return lambda context: K8sBackend(attrs.evolve(context, config=config))
+        return lambda context: K8sBackend(attrs.evolve(context, config=config, image="fiber-test"))
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path):
@@ -94,6 +94,10 @@ class TestK8sBackend(BackendConformance):
     @pytest.fixture
     def witness(self, backend, kube):
         return ClusterWitness(backend, kube)
+
+    @pytest.fixture
+    def image_context(self):
+        pytest.skip("images that are built go to a registry: end_to_end/test_command_line.py")
 
     @pytest.fixture
     def volume(self, kube, run_id):

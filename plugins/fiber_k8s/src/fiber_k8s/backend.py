@@ -130,11 +130,11 @@ class K8sBackend(Backend):
             # what does not run has nothing to end in an orderly way
             self.kill(job)
             return
-        self._end(job, max(1, math.ceil(grace)))
+        self._end(job, max(1, math.ceil(grace)), kill=False)
 
     def kill(self, job: Job) -> None:
         """End a pod; its object stays until the node says that no process is left."""
-        self._end(job, 1)
+        self._end(job, 1, kill=True)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
@@ -306,10 +306,10 @@ class K8sBackend(Backend):
                 self._watches[run_id] = watch
             return watch
 
-    def _end(self, job: Job, grace: int) -> None:
+    def _end(self, job: Job, grace: int, *, kill: bool) -> None:
         if self._has_ended(job) or self._starter.doom(job.id):
             return
-        self._ends.asked(job.id)
+        self._ends.asked(job.id, kill=kill)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:

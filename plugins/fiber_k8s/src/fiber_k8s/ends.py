@@ -19,7 +19,16 @@ from fiber_k8s.deadlines import Deadlines
 from fiber_k8s.feed import Feed
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
-from fiber_k8s.status import Doubt, doubt_of, gone, is_leaving, job_of, status_of, with_words
+from fiber_k8s.status import (
+    Doubt,
+    as_killed,
+    doubt_of,
+    gone,
+    is_leaving,
+    job_of,
+    status_of,
+    with_words,
+)
 
 __all__ = ["Ends"]
 
@@ -57,6 +66,8 @@ class Ends:
         self._ending: set[str] = set()
         #: pods that were asked to end from here: nobody asks why they did
         self._asked: set[str] = set()
+        #: those of them that were to be killed
+        self._killed: set[str] = set()
 
     # -- what the watch tells, on its thread
 
@@ -87,6 +98,7 @@ class Ends:
             is_told = job.id in self._ending
             self._there.pop(job.id, None)
             self._asked.discard(job.id)
+            self._killed.discard(job.id)
             self._changed.notify_all()
         if not is_told:
             self._feed.publish(job, gone(pod))
@@ -99,10 +111,12 @@ class Ends:
         for doubt in Doubt:
             self._deadlines.drop((job.id, doubt))
 
-    def asked(self, job_id: str) -> None:
-        """A job is asked to end."""
+    def asked(self, job_id: str, *, kill: bool) -> None:
+        """A job is asked to end, or is killed."""
         with self._changed:
             self._asked.add(job_id)
+            if kill:
+                self._killed.add(job_id)
 
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
@@ -154,7 +168,9 @@ class Ends:
             if job.id in self._ending:
                 return
             self._ending.add(job.id)
-            asked = job.id in self._asked
+            asked, killed = job.id in self._asked, job.id in self._killed
+        if killed:
+            status = as_killed(status)
         spec = self._starter.spec(job.id)
         is_process = spec is not None and spec.entry is not None
         started = (pod.get("status") or {}).get("startTime") is not None

@@ -23,7 +23,7 @@ from fiber_k8s.hands import Hands
 from fiber_k8s.manifest import Around, manifest
 from fiber_k8s.pacing import Budget
 from fiber_k8s.parent import find_parent
-from fiber_k8s.run import Belongings
+from fiber_k8s.run import Belongings, owner_reference, secret_body
 from fiber_k8s.status import job_of
 from fiber_k8s.template import read_template
 
@@ -35,6 +35,8 @@ _BURST = 100
 _BURST_GAP = 0.5
 #: ports for streams: below those that systems give to whoever asks for any
 _FIRST_LANDING, _LANDINGS = 20_000, 10_000
+#: most bytes that a variable carries in a seal; a system takes 128 KiB
+_SEALED = 64 << 10
 _KILLED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.SIGNAL, 9),
@@ -235,13 +237,15 @@ class Starter:
             env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{landing}"}
         owner = None if spec.detached else belongings.owner(_own(parent, self._client))
         sealed = None
-        if spec.private is not None:
+        own_secret = _needs_a_secret(spec)
+        if spec.private is not None and not own_secret:
             sealed = belongings.seal(spec.private, owner)
         around = Around(
             parent=parent,
             owner=owner,
             secret=None if sealed is None else belongings.name,
             sealed=sealed,
+            own_secret=own_secret,
             device_classes=self._classes,
             template=self._template,
             gang=gang,
@@ -268,13 +272,29 @@ class Starter:
             if self._is_doomed(job.id):
                 self._feed.publish(job, _KILLED)
                 return
-            self._client.create_pod(wanted.body)
+            pod = self._client.create_pod(wanted.body)
+            if _needs_a_secret(wanted.spec):
+                self._hand_over(wanted, pod)
         finally:
             with self._lock:
                 self._coming.discard(job.id)
                 doomed = job.id in self._doomed
         if doomed:
             self._client.delete("pods", job.id, grace=1)
+
+    def _hand_over(self, wanted: _Wanted, pod: Mapping[str, Any]) -> None:
+        """Give a pod a Secret of its own, which goes with it; its node waits for that."""
+        spec = wanted.spec
+        assert spec.private is not None
+        body = secret_body(
+            wanted.job.id, spec.run_id, spec.private, owner_reference(pod), "private"
+        )
+        path = self._client.path("secrets")
+        try:
+            self._client.call("POST", path, f"create the Secret of {wanted.job.id}", body=body)
+        except BackendError:
+            self._client.delete("pods", wanted.job.id, grace=1)
+            raise
 
     def _create_later(self, wanted: _Wanted) -> None:
         try:
@@ -291,6 +311,13 @@ class Starter:
     def _is_doomed(self, job_id: str) -> bool:
         with self._lock:
             return job_id in self._doomed
+
+
+def _needs_a_secret(spec: JobSpec) -> bool:
+    """True where what is private cannot be sealed: other programs know no seals."""
+    if spec.private is None:
+        return False
+    return spec.entry is None or len(spec.private) > _SEALED
 
 
 def _landing(spec: JobSpec, config: K8sConfig) -> int | None:

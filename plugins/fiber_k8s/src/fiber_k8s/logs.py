@@ -47,20 +47,21 @@ def follow(
     if not to_the_end:
         yield from _lines(client, pod, {"tailLines": tail})
         return
-    query: dict[str, Any] = {"tailLines": tail, "follow": "true", "timestamps": "true"}
-    latest = ""
+    query: dict[str, Any] = {"timestamps": "true"}
+    place = _Place()
+    if tail is not None:
+        # those there are, and where they end: what comes next is followed from there
+        last = list(place.new(_lines(client, pod, {**query, "tailLines": max(1, tail)})))
+        yield from last[len(last) - tail :] if tail else ()
+    query["follow"] = "true"
     waits = backoff(tries=None)
     while True:
         # before it is read: what ended before then has been read to its end
         ended = has_ended()
         try:
-            for stamped in _lines(client, pod, query):
-                stamp, _, line = stamped.partition(" ")
-                # the same second is told again after a break
-                if stamp > latest:
-                    latest = stamp
-                    waits = backoff(tries=None)
-                    yield line
+            for line in place.new(_lines(client, pod, {**query, **place.since()})):
+                waits = backoff(tries=None)
+                yield line
         except ApiError as error:
             if error.status == 404 or ended:
                 return
@@ -69,11 +70,36 @@ def follow(
             ended = False
         if ended:
             return
-        query.pop("tailLines", None)
-        if latest:
-            query["sinceTime"] = latest[:19] + "Z"
         # no event tells that there is more to read
         time.sleep(next(waits))
+
+
+class _Place:
+    """How far a log was read: the time of its latest line, and how many lines have that time."""
+
+    def __init__(self) -> None:
+        self._latest = ""
+        self._same = 0
+
+    def since(self) -> dict[str, str]:
+        """The parameter for what comes next; whole seconds, so some of it is told again."""
+        return {"sinceTime": self._latest[:19] + "Z"} if self._latest else {}
+
+    def new(self, stamped: Iterator[str]) -> Iterator[str]:
+        """Those lines that were not read yet, without their times."""
+        latest, skip = self._latest, self._same
+        for one in stamped:
+            stamp, _, line = one.partition(" ")
+            if stamp < latest:
+                continue
+            if stamp == latest and skip:
+                skip -= 1
+                continue
+            if stamp == self._latest:
+                self._same += 1
+            else:
+                self._latest, self._same = stamp, 1
+            yield line
 
 
 def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:

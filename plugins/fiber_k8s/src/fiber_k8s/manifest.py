@@ -19,12 +19,14 @@ from fiber_k8s.inheritance import Inherited, inherit
 from fiber_k8s.names import PREFIX, label_value, unique_name
 from fiber_k8s.template import merge_beneath
 
-__all__ = ["CONTAINER", "KEY", "Around", "manifest"]
+__all__ = ["CONTAINER", "KEY", "PRIVATE", "Around", "manifest"]
 
 #: the name of the container that runs the job
 CONTAINER = "fiber"
 #: where the run's key is
 KEY = "/var/run/secrets/fiber/key"
+#: where a job's private bytes are that are not sealed
+PRIVATE = "/var/run/secrets/fiber/private"
 _VOLUME = "fiber-run"
 #: files of a Secret belong to root, and the program may not be
 _READABLE = 0o444
@@ -48,6 +50,8 @@ class Around:
     secret: str | None = None
     #: the job's private bytes, sealed with that key
     sealed: str | None = attrs.field(default=None, repr=False)
+    #: True where the job has a Secret of its own, with its private bytes as they are
+    own_secret: bool = False
     #: the cluster's words for kinds of devices, ``{"gpu": "nvidia.com/gpu"}``
     device_classes: Mapping[str, str] = attrs.field(factory=dict)
     #: the user's pod template
@@ -72,11 +76,12 @@ def manifest(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any]
         SubmitError: the parent's pod has no container of the configured name.
     """
     inherited = inherit(around.parent, config.container)
+    metadata = _metadata(spec, config, around)
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(spec, config, around),
-        "spec": _spec(spec, config, around, inherited),
+        "metadata": metadata,
+        "spec": _spec(spec, config, around, inherited, metadata["name"]),
     }
     if around.gang is not None:
         around.gang.mark(pod)
@@ -113,8 +118,10 @@ def _metadata(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any
     return metadata
 
 
-def _spec(spec: JobSpec, config: K8sConfig, around: Around, inherited: Inherited) -> dict[str, Any]:
-    volumes, mounts = _storage(spec, around, inherited)
+def _spec(
+    spec: JobSpec, config: K8sConfig, around: Around, inherited: Inherited, name: str
+) -> dict[str, Any]:
+    volumes, mounts = _storage(spec, around, inherited, name)
     found = {
         **inherited.spec,
         "restartPolicy": "Never",
@@ -181,7 +188,9 @@ def _command(spec: JobSpec, config: K8sConfig) -> list[str]:
 
 def _environment(spec: JobSpec, around: Around, inherited: Inherited) -> list[dict[str, Any]]:
     own = {**spec.env, **around.env}
-    if around.sealed is not None:
+    if around.own_secret:
+        own["FIBER_BOOTSTRAP"] = f"file:{PRIVATE}"
+    elif around.sealed is not None:
         own["FIBER_BOOTSTRAP"] = f"sealed:{KEY}:{around.sealed}"
     gone = own.keys() | spec.unset_env
     kept = [dict(one) for one in inherited.env if one["name"] not in gone]
@@ -189,18 +198,18 @@ def _environment(spec: JobSpec, around: Around, inherited: Inherited) -> list[di
 
 
 def _storage(
-    spec: JobSpec, around: Around, inherited: Inherited
+    spec: JobSpec, around: Around, inherited: Inherited, name: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     paths = {volume.path for volume in spec.volumes}
     mounts = [dict(one) for one in inherited.mounts if one["mountPath"] not in paths]
     volumes = [dict(one) for one in inherited.volumes]
     for number, volume in enumerate(spec.volumes):
-        name = f"fiber-{number}"
-        volumes.append({"name": name, **_source(volume)})
-        mount: dict[str, Any] = {"name": name, "mountPath": volume.path}
+        volumes.append({"name": f"fiber-{number}", **_source(volume)})
+        mount: dict[str, Any] = {"name": f"fiber-{number}", "mountPath": volume.path}
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
-    if around.secret is not None:
-        secret = {"secretName": around.secret, "defaultMode": _READABLE}
+    secret_name = name if around.own_secret else around.secret
+    if secret_name is not None:
+        secret = {"secretName": secret_name, "defaultMode": _READABLE}
         volumes.append({"name": _VOLUME, "secret": secret})
         folder = os.path.dirname(KEY)  # noqa: PTH120 - a path of the pod's, not of this host
         mounts.append({"name": _VOLUME, "mountPath": folder, "readOnly": True})

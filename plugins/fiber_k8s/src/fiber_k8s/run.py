@@ -184,9 +184,17 @@ def lease_body(
 
 
 def secret_body(
-    name: str, run_id: str, key: bytes, owner: Mapping[str, Any] | None
+    name: str, run_id: str, key: bytes, owner: Mapping[str, Any] | None, field: str = "key"
 ) -> dict[str, Any]:
-    """The body of the call that creates a run's Secret."""
+    """The body of the call that creates a run's Secret, or a job's own.
+
+    Args:
+        name: of it.
+        run_id: the run.
+        key: what is in it.
+        owner: what it goes with.
+        field: under which name.
+    """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     metadata: dict[str, Any] = {"name": name, "labels": labels}
     if owner is not None:
@@ -197,7 +205,7 @@ def secret_body(
         "metadata": metadata,
         "type": "Opaque",
         "immutable": True,
-        "data": {"key": base64.b64encode(key).decode()},
+        "data": {field: base64.b64encode(key).decode()},
     }
 
 

@@ -18,6 +18,7 @@ from fiber_k8s.names import PREFIX
 
 __all__ = [
     "Doubt",
+    "as_killed",
     "doubt_of",
     "gone",
     "is_leaving",
@@ -158,6 +159,21 @@ def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
         log_tail=lines,
     )
     return attrs.evolve(status, processes=(process,))
+
+
+def as_killed(status: JobStatus) -> JobStatus:
+    """The end of a job that was killed.
+
+    A node sends SIGTERM first, however short the grace is, and most programs end by that.
+    """
+    if status.reason != Reason(ReasonKind.SIGNAL, int(signal.SIGTERM)):
+        return status
+    return attrs.evolve(
+        status,
+        reason=Reason(ReasonKind.SIGNAL, int(signal.SIGKILL)),
+        exit_code=_KILLED,
+        message="killed",
+    )
 
 
 def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
