@@ -35,6 +35,11 @@ class Admission:
         if runtime and self.store.get(RUNTIME_CLASSES, None, runtime) is None:
             why = f'pod rejected: RuntimeClass "{runtime}" not found'
             raise Refused.forbidden(PODS, _name(thing), why)
+        if spec.get("overhead") and not runtime:
+            why = (
+                "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            )
+            raise Refused.forbidden(PODS, _name(thing), why)
         defaults.tolerations(spec)
 
     def validate(self, resource: Resource, thing: Object) -> Callable[[], None]:

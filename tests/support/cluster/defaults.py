@@ -67,6 +67,8 @@ def _pod(thing: Object) -> None:
     spec = thing.setdefault("spec", {})
     pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
 
@@ -151,7 +153,10 @@ def tolerations(spec: Object) -> None:
 
 def token_volume(spec: Object) -> None:
     """The service account's token, certificate and namespace, for containers that mount no own."""
-    name = f"kube-api-access-{suffix()}"
+    stem = "kube-api-access-"
+    there = [v["name"] for v in spec.get("volumes") or () if v.get("name", "").startswith(stem)]
+    # a copied specification brings its volume along
+    name = there[0] if there else f"{stem}{suffix()}"
     used = False
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
         mounts = container.setdefault("volumeMounts", [])
@@ -159,7 +164,7 @@ def token_volume(spec: Object) -> None:
             continue
         mounts.append({"name": name, "readOnly": True, "mountPath": TOKEN_PATH})
         used = True
-    if used:
+    if used and not there:
         reference = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
         sources = [
             {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},

@@ -64,6 +64,12 @@ def refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[Refusal
         spec, labels, node["metadata"]["name"]
     ):
         return [Refusal("node(s) didn't match Pod's node affinity/selector")]
+    if not _ports(pod).isdisjoint(port for other in there for port in _ports(other)):
+        why = "node(s) didn't have free ports for the requested pod ports"
+        return [Refusal(why, by_preemption=True)]
+    if any(_repels(pod, other) or _repels(other, pod) for other in there):
+        why = "node(s) didn't match pod anti-affinity rules"
+        return [Refusal(why, by_preemption=True)]
     free = {k: parse(v) for k, v in (node["status"].get("allocatable") or {}).items()}
     all_there = dict(free)
     for other in there:
@@ -106,6 +112,33 @@ def tolerates(spec: Object, taint: Object) -> bool:
         if item.get("operator", "Equal") == "Exists":
             return True
         if (item.get("value") or "") == (taint.get("value") or ""):
+            return True
+    return False
+
+
+def _ports(pod: Object) -> set[tuple[int, str]]:
+    return {
+        (port["hostPort"], port.get("protocol", "TCP"))
+        for container in pod["spec"].get("containers") or ()
+        for port in container.get("ports") or ()
+        if port.get("hostPort")
+    }
+
+
+def _repels(pod: Object, other: Object) -> bool:
+    """Whether a pod will not be on one node with another; each topology is that of nodes."""
+    rules = ((pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    labels = other["metadata"].get("labels") or {}
+    same = pod["metadata"]["namespace"] == other["metadata"]["namespace"]
+    for rule in rules or ():
+        selector = rule.get("labelSelector") or {}
+        wanted = selector.get("matchLabels") or {}
+        matches = all(labels.get(key) == value for key, value in wanted.items()) and all(
+            _expression(item, labels) for item in selector.get("matchExpressions") or ()
+        )
+        if matches and (same or other["metadata"]["namespace"] in (rule.get("namespaces") or ())):
             return True
     return False
 

@@ -19,9 +19,19 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _MOST = 2_147_483_647
 
 
-def pod_problems(pod: Object) -> Iterator[Cause]:
-    """All that is wrong."""
+def pod_problems(pod: Object, *, new: bool) -> Iterator[Cause]:
+    """All that is wrong.
+
+    Args:
+        pod: the object.
+        new: whether it is about to be created.
+    """
     spec = pod["spec"]
+    if new and spec.get("ephemeralContainers"):
+        yield Cause.forbidden("spec.ephemeralContainers", "cannot be set on create")
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        why = "cannot be set until all schedulingGates have been cleared"
+        yield Cause.forbidden("spec.nodeName", why)
     volumes = list(spec.get("volumes") or ())
     yield from _volumes(volumes)
     names = {volume.get("name") for volume in volumes}

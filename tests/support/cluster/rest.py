@@ -46,13 +46,13 @@ class Api:
         resource = asked.resource
         self._placed(asked, body)
         meta = body["metadata"]
+        if meta.get("resourceVersion"):
+            message = "resourceVersion should not be set on objects to be created"
+            raise Refused(500, "", message)
         for name in ("uid", "resourceVersion", "deletionTimestamp", "selfLink", "generation"):
             meta.pop(name, None)
-        meta.pop("deletionGracePeriodSeconds", None)
-        meta.pop("creationTimestamp", None)
-        meta.pop("managedFields", None)
-        if "resourceVersion" in (body.get("metadata") or {}):
-            raise Refused.bad_request("resourceVersion should not be set on objects to be created")
+        for name in ("deletionGracePeriodSeconds", "creationTimestamp", "managedFields"):
+            meta.pop(name, None)
         if not meta.get("name") and meta.get("generateName"):
             stem = meta["generateName"][: _NAME_LENGTH - 5]
             meta["name"] = stem + defaults.suffix()
@@ -68,7 +68,7 @@ class Api:
         self.admission.mutate(resource, body)
         if resource is PODS:
             body["status"]["qosClass"] = defaults.quality(body["spec"])
-        check(resource, body)
+        check(resource, body, new=True)
         if resource.plural in _COUNTED:
             meta["generation"] = 1
         settled = self.admission.validate(resource, body)

@@ -66,7 +66,11 @@ class Scheduler:
         pod = self.store.get(PODS, meta["namespace"], meta["name"])
         if pod is None or not self.working or "deletionTimestamp" in pod["metadata"]:
             return
-        if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates"):
+        if pod["spec"].get("nodeName"):
+            return
+        if pod["spec"].get("schedulingGates"):
+            why = "Scheduling is blocked due to non-empty scheduling gates"
+            self._waits(pod, "SchedulingGated", why, None)
             return
         if pod["spec"].get("schedulerName", _NAME) != _NAME:
             return
@@ -106,30 +110,33 @@ class Scheduler:
             if why:
                 message += f" no new claims to deallocate, preemption: {why}"
         self.happenings.tell(pod, "FailedScheduling", message, by=_NAME, warning=True)
-        current = self.store.get(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
-        if current is None:
-            return
-        new = clone(current)
+        node = found[0] if found is not None else None
+        pod = self._waits(pod, "Unschedulable", message, node)
+        for victim in found[1] if found is not None else ():
+            if "deletionTimestamp" not in victim["metadata"]:
+                assert found is not None
+                preempt(self.store, self.deletion, self.happenings, victim, found[0], pod)
+
+    def _waits(self, pod: Object, reason: str, message: str, nominated: str | None) -> Object:
+        """Write into a pod why it has no node."""
+        new = clone(self.store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
         condition = {
             "type": "PodScheduled",
             "status": "False",
             "lastProbeTime": None,
             "lastTransitionTime": now(),
-            "reason": "Unschedulable",
+            "reason": reason,
             "message": message,
         }
-        for old in new["status"].get("conditions") or ():
-            if old["type"] == "PodScheduled":
-                condition["lastTransitionTime"] = old["lastTransitionTime"]
-        others = [c for c in new["status"].get("conditions") or () if c["type"] != "PodScheduled"]
+        old = new["status"].get("conditions") or []
+        for item in old:
+            if item["type"] == "PodScheduled":
+                condition["lastTransitionTime"] = item["lastTransitionTime"]
+        others = [item for item in old if item["type"] != "PodScheduled"]
         new["status"]["conditions"] = [*others, condition]
-        if found is not None:
-            new["status"]["nominatedNodeName"] = found[0]
-        pod = self.store.update(PODS, new)
-        for victim in found[1] if found is not None else ():
-            if "deletionTimestamp" not in victim["metadata"]:
-                assert found is not None
-                preempt(self.store, self.deletion, self.happenings, victim, found[0], pod)
+        if nominated is not None:
+            new["status"]["nominatedNodeName"] = nominated
+        return self.store.update(PODS, new)
 
     def _preemption(
         self, pod: Object, nodes: list[Object], hopeless: int

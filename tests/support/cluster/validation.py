@@ -25,11 +25,11 @@ _KEY_TEXT = (
 _FREE = ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
 
 
-def check(resource: Resource, thing: Object) -> None:
+def check(resource: Resource, thing: Object, *, new: bool = False) -> None:
     """Refuse an object that is not valid."""
     causes = list(_meta(resource, thing["metadata"]))
     if resource is PODS:
-        causes += pod_problems(thing)
+        causes += pod_problems(thing, new=new)
     elif resource.plural in {"secrets", "configmaps"}:
         causes += _data(resource, thing)
     elif resource.plural == "leases":
