@@ -124,3 +124,43 @@ class TestDiagnosis:
     def test_whatever_else_it_was_the_last_lines_are_told(self):
         found = reports.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
         assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
+
+
+class TestTakenAway:
+    ENDED = JobStatus(
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.SIGNAL, 15),
+        exit_code=-15,
+        processes=(
+            ProcessStatus(
+                index=0,
+                state=JobState.FAILED,
+                reason=Reason(ReasonKind.SIGNAL, 15),
+                exit_code=-15,
+            ),
+            DONE,
+        ),
+    )
+    LEAVING = JobStatus(
+        state=JobState.RUNNING, reason=Reason(ReasonKind.EVICTED), message="the node is drained"
+    )
+
+    def test_a_signal_that_the_platform_sent_is_no_fault_of_the_work(self):
+        found = reports.taken_away(self.ENDED, self.LEAVING)
+        first, second = found.processes
+        assert found.reason == first.reason == Reason(ReasonKind.EVICTED)
+        assert not first.reason.counts_as_attempt
+        assert (first.exit_code, first.message) == (-15, "the node is drained")
+        assert second == DONE
+
+    def test_one_that_was_sent_from_here_is_what_it_was(self):
+        asked = {int(signal.SIGTERM)}
+        assert reports.taken_away(self.ENDED, self.LEAVING, asked=asked) is self.ENDED
+
+    @pytest.mark.parametrize("platform", [None, JobStatus(state=JobState.RUNNING)])
+    def test_where_nobody_takes_anything_away_nothing_changes(self, platform):
+        assert reports.taken_away(self.ENDED, platform) is self.ENDED
+
+    def test_a_fault_of_the_work_stays_one(self):
+        status = ended(3, processes=(DONE,))
+        assert reports.taken_away(status, self.LEAVING) is status

@@ -222,6 +222,7 @@ class Overseer:
                 status = reports.during(status, platform)
             elif platform is not None:
                 status = reports.with_host(status, platform.host)
+                status = reports.taken_away(status, platform, asked=far.asked)
             if self._relays is not None:
                 ended = (p.index for p in status.processes if p.state.is_terminal)
                 self._relays.ended(far.child.ident_of(index) for index in ended)

@@ -14,7 +14,7 @@ from fiber import values
 from fiber._version import __version__
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["diagnose", "during", "lost", "of_platform"]
+__all__ = ["diagnose", "during", "lost", "of_platform", "taken_away", "with_host"]
 
 #: exit codes above this one mean that a signal ended the first process
 _SIGNALLED = 128
@@ -50,6 +50,35 @@ def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
 def with_host(status: JobStatus, host: str | None) -> JobStatus:
     """The same with the platform's name of the host, where it has one."""
     return values.evolve(status, host=host) if host else status
+
+
+def taken_away(
+    reported: JobStatus, platform: JobStatus | None, *, asked: Collection[int] = ()
+) -> JobStatus:
+    """A report of a job whose place the platform takes away: that is why signals ended it.
+
+    Args:
+        reported: what its supervisor says.
+        platform: what the platform said last, if anything.
+        asked: signals that were sent to the job from here.
+    """
+    why = None if platform is None else platform.reason
+    if platform is None or why is None or why.counts_as_attempt:
+        return reported
+    taken = {signal.SIGTERM, signal.SIGKILL} - set(asked)
+
+    def seen(one: ProcessStatus) -> ProcessStatus:
+        reason = one.reason
+        by_signal = reason is not None and reason.kind is ReasonKind.SIGNAL
+        if not (by_signal and reason is not None and reason.number in taken):
+            return one
+        return values.evolve(one, reason=why, message=platform.message or one.message)
+
+    processes = tuple(seen(one) for one in reported.processes)
+    if processes == reported.processes:
+        return reported
+    message = platform.message or reported.message
+    return values.evolve(reported, reason=why, message=message, processes=processes)
 
 
 def of_platform(
