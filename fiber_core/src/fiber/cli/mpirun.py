@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
@@ -21,7 +22,7 @@ __all__ = ["command"]
 _REST = "fiber.mpirun.rest"
 
 
-class _Command(click.Command):
+class _Command(BackendCommand):
     """Takes its own options, wherever they stand before the program, and leaves the others."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
