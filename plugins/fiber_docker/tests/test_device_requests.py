@@ -140,15 +140,18 @@ def test_a_job_waits_for_gpus_and_gets_those_of_one_that_ended(asked, submit, ba
     assert asked[1:] == [by_driver("GPU-00", "GPU-11"), by_driver("GPU-00")]
 
 
-def test_a_job_that_is_killed_while_it_waits_is_told_and_forgotten(asked, submit, backend):
+@pytest.mark.parametrize("how,number", [("kill", 9), ("terminate", 15)])
+def test_a_job_that_is_ended_while_it_waits_is_told_and_forgotten(
+    asked, submit, backend, how, number
+):
     first = submit(2)
     waiting = submit(1, entry="x:y", argv=("python3", "-c", ""))
     also = submit(1, "true")
 
-    backend.kill(waiting)
+    getattr(backend, how)(waiting)
     (told,) = backend.status([waiting])
 
-    assert (told.state, told.reason) == (JobState.FAILED, Reason(ReasonKind.SIGNAL, 9))
+    assert (told.state, told.reason) == (JobState.FAILED, Reason(ReasonKind.SIGNAL, number))
     assert not backend._starter.is_mine(waiting.id)
     backend.kill(first)
     assert states_until(backend, also, JobState.SUCCEEDED)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import getpass
 import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -120,25 +121,16 @@ class DockerBackend(Backend):
         """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
         if self._has_ended(job):
             return
-        if self._is_unplaced(job):
-            # what was not started has nothing to end in an orderly way
-            self.kill(job)
+        # what was not started has nothing to end in an orderly way
+        if self._starter.end_early(job, signal.SIGTERM):
             return
         self._client.inspect(job.id)
         self._graces.begin(job.id, grace)
 
     def kill(self, job: Job) -> None:
         """SIGKILL to all processes of a container."""
-        if self._has_ended(job):
-            return
-        if self._starter.is_mine(job.id):
-            self._starter.doom(job.id)
-        try:
-            self._client.signal(job.id, 9)
-        except UnknownJobError:
-            if not self._starter.is_mine(job.id):
-                raise
-            self._starter.give_up(job)
+        if not self._has_ended(job) and not self._starter.end_early(job, signal.SIGKILL):
+            self._client.signal(job.id, signal.SIGKILL)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
@@ -191,8 +183,7 @@ class DockerBackend(Backend):
     def cleanup(self, run_id: str) -> None:
         """End the containers of a run and remove them."""
         if run_id == self._context.run_id:
-            for job_id in self._starter.attached():
-                self._starter.doom(job_id)
+            self._starter.start_none()
         names = [_name(item) for item in self._client.containers(f"fiber.run={run_id}")]
         self._starter.remove_all(names)
 

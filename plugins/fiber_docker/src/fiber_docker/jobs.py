@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import signal
 import threading
 
 import attrs
 
-from fiber.exceptions import BackendError, SubmitError
+from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
@@ -24,12 +25,6 @@ __all__ = ["Starter"]
 
 #: seconds that output has to arrive once its container has ended
 _LAST_WORDS = 2.0
-_KILLED = JobStatus(
-    state=JobState.FAILED,
-    reason=Reason(ReasonKind.SIGNAL, 9),
-    exit_code=-9,
-    message="killed before it was started",
-)
 _NO_PYTHON = "executable file not found"
 
 
@@ -50,8 +45,8 @@ class _Own:
 
     spec: JobSpec
     stage: _Stage = _Stage.WAITING
-    #: it is to be killed, started or not
-    doomed: bool = False
+    #: the signal that is to end it, started or not
+    doomed: int = 0
     #: its first container was removed for another
     remade: bool = False
     #: shows its output, and has its last lines
@@ -138,12 +133,27 @@ class Starter:
                 raise SubmitError(status.message)
         return job
 
-    def doom(self, job_id: str) -> None:
-        """A job is to be killed, and may not be started yet."""
+    def end_early(self, job: Job, signum: int) -> bool:
+        """End a job that is not started, as by a signal; False where it is, or is none of ours.
+
+        It ends at once where it waits for devices, and else by whoever is about to start it.
+        """
         with self._lock:
-            own = self._own.get(job_id)
-            if own is not None:
-                own.doomed = True
+            own = self._own.get(job.id)
+            if own is None or own.stage is _Stage.STARTED:
+                return False
+            own.doomed = own.doomed or signum
+            waits = own.stage is _Stage.WAITING
+        if waits:
+            self._give_up(job, signum)
+        return True
+
+    def start_none(self) -> None:
+        """What is not started and ends with its submitter is not to be started any more."""
+        with self._lock:
+            for own in self._own.values():
+                if not own.spec.detached:
+                    own.doomed = own.doomed or signal.SIGKILL
 
     def tells(self, job_id: str) -> bool:
         """True for a job whose container may be removed without that being its end.
@@ -154,10 +164,6 @@ class Starter:
         with self._lock:
             own = self._own.get(job_id)
             return own is not None and (own.remade or own.stage is not _Stage.STARTED)
-
-    def give_up(self, job: Job) -> None:
-        """A job is killed that has no container yet."""
-        self._feed.publish(job, _KILLED)
 
     def is_mine(self, job_id: str) -> bool:
         """True for jobs that were submitted here."""
@@ -213,8 +219,7 @@ class Starter:
 
     def close(self) -> None:
         """Remove the containers of jobs that end with their submitter. Idempotent."""
-        for job_id in self.attached():
-            self.doom(job_id)
+        self.start_none()
         try:
             self.remove_all(self.attached())
         finally:
@@ -241,7 +246,8 @@ class Starter:
             if own is not None and not own.doomed:
                 own.stage = _Stage.STARTING
                 return True
-        self._feed.publish(job, _KILLED)
+            doomed = 0 if own is None else own.doomed
+        self._give_up(job, doomed)
         # told before, perhaps, and then they were granted after that
         self._devices.release(job.id)
         return False
@@ -266,7 +272,13 @@ class Starter:
             self._begin(job, spec, wanted, around)
         finally:
             with self._lock:
-                self._own[job.id].stage = _Stage.STARTED
+                own = self._own[job.id]
+                own.stage = _Stage.STARTED
+            if own.doomed:
+                # it has done nothing yet, and may not listen to any other signal
+                self._give_up(job, own.doomed)
+                with contextlib.suppress(UnknownJobError):
+                    self._client.signal(job.id, signal.SIGKILL)
             status = self._feed.status(job.id)
             if status is not None and status.state.is_terminal and spec.entry is not None:
                 # it was killed or refused, and a container that never ran does not go by itself
@@ -276,9 +288,9 @@ class Starter:
 
     def _begin(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         try:
-            if self._is_doomed(job.id):
-                self._feed.publish(job, _KILLED)
-                return
+            with self._lock:
+                if self._own[job.id].doomed:
+                    return
             self._run(job, spec, wanted)
         except SubmitError as error:
             if _lacks_python(error) and spec.private is None and spec.entry is None:
@@ -313,8 +325,6 @@ class Starter:
                     stream.write(wanted.stdin)
             if not shown:
                 stream.close()
-        if self._is_doomed(job.id):
-            client.signal(job.id, 9)
 
     def _start_bare(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         """Without Python, a program is the first process itself."""
@@ -331,9 +341,19 @@ class Starter:
             words = _advice(error, spec, self._config, around.image)
             self._feed.publish(job, start_failure(words))
 
-    def _is_doomed(self, job_id: str) -> bool:
-        with self._lock:
-            return self._own[job_id].doomed
+    def _give_up(self, job: Job, signum: int) -> None:
+        """Tell the end of a job that did nothing; dropped where another one was told."""
+        self._feed.publish(job, _never_began(signum or signal.SIGKILL))
+
+
+def _never_began(signum: int) -> JobStatus:
+    """The status of a job that was ended before it was started."""
+    return JobStatus(
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.SIGNAL, signum),
+        exit_code=-signum,
+        message="ended before it was started",
+    )
 
 
 def _with_devices(wanted: Plan, requests: Requests) -> Plan:
