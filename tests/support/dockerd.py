@@ -67,9 +67,13 @@ class Engine:
 
     def clear(self) -> None:
         """Remove all containers."""
+        from docker.errors import APIError
+
         with contextlib.closing(self.docker()) as client:
             for item in client.api.containers(all=True):
-                client.api.remove_container(item["Id"], force=True, v=True)
+                # some remove themselves meanwhile
+                with contextlib.suppress(APIError):
+                    client.api.remove_container(item["Id"], force=True, v=True)
 
 
 @pytest.fixture(scope="session")
