@@ -1,0 +1,23 @@
+"""A thread's host name is its own, and nobody else's is touched."""
+
+import socket
+import subprocess
+import threading
+
+from fiber.mpi.hostname import rename
+
+
+def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():
+    before = socket.gethostname()
+    found = []
+
+    def look():
+        found.append(rename("member-7"))
+        found.append(subprocess.check_output(["uname", "-n"], text=True).strip())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+
+    assert found == ([True, "member-7"] if found[0] else [False, before])
+    assert socket.gethostname() == before
