@@ -32,7 +32,7 @@ def kube(runtime):
 
 
 class ClusterWitness(HostWitness):
-    """Sees the processes of pods, which are this host's, and what the cluster has of a run."""
+    """Sees the processes of pods, which are this host's; objects outlive a master that was killed."""
 
     def __init__(self, backend, cluster):
         self._backend = backend
@@ -43,15 +43,6 @@ class ClusterWitness(HostWitness):
 
     def cut_events(self):
         self._cluster.cut_watches()
-
-    def left(self, run_id):
-        found = list(super().left(run_id))
-        for plural in ("pods", "secrets", "leases"):
-            for one in self._cluster.objects(plural):
-                metadata = one["metadata"]
-                if metadata.get("labels", {}).get("fiber/run") == run_id:
-                    found.append(f"{plural} {metadata['name']}")
-        return found
 
 
 @pytest.mark.timeout(300)
