@@ -32,20 +32,27 @@ class Knobs:
     # the API
 
     @contextlib.contextmanager
-    def outage(self) -> Iterator[None]:
-        """The API server is away: connections are cut, new ones refused; the pods go on."""
+    def outage(self, *, restarts: bool = True) -> Iterator[None]:
+        """The API server is away: connections are cut, new ones refused; the pods go on.
+
+        Args:
+            restarts: whether it forgets, as a server that is started again does: watches from
+                versions of before get 410. Else it was only out of reach.
+        """
         self.stop_api()
         try:
             yield
         finally:
-            self.start_api()
+            self.start_api(restarts=restarts)
 
     def stop_api(self) -> None:
         """Begin an outage."""
         self.wait(self._parts.server.stop())
 
-    def start_api(self) -> None:
-        """End an outage."""
+    def start_api(self, *, restarts: bool = True) -> None:
+        """End an outage; see ``outage``."""
+        if restarts:
+            self.expire()
         self.wait(self._parts.server.restart())
 
     def cut_watches(self) -> int:

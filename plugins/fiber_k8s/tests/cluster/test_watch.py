@@ -141,6 +141,18 @@ def test_an_outage_refuses_and_ends(kube, core):
     assert [item.metadata.name for item in found.items] == ["kept"]
 
 
+def test_a_server_that_was_started_again_has_forgotten(kube, core, maps):
+    version = core.list_namespaced_config_map("default").metadata.resource_version
+    maps("meanwhile")
+    with kube.outage(restarts=False):
+        pass
+    assert told(raw(core, resource_version=version)) == [("ADDED", "meanwhile")]
+    with kube.outage():
+        pass
+    (line,) = raw(core, resource_version=version)
+    assert line["object"]["reason"] == "Expired"
+
+
 def test_requests_are_refused_as_by_a_server_under_load(kube):
     replay = Replay(kube)
     request = {"method": "GET", "path": "/api/v1/namespaces/default/pods"}
