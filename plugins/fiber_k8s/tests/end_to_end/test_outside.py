@@ -1,8 +1,12 @@
 """A program outside the cluster: everything goes by streams through the API server."""
 
+import io
+import os
+import subprocess
 import sys
 import time
 
+import attrs
 import pytest
 
 import fiber
@@ -10,8 +14,15 @@ from cluster import Cluster
 from cluster.real import Docker
 from dockerd import engine
 from fiber import runtime
+from fiber.exceptions import BackendError
+from fiber.testing.kit.streams import Streams
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.execution import execute
 
 __all__ = ["engine"]
+
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +85,131 @@ def test_jobs_reach_each_other(outside):
     owner.join(60)
     other.join(60)
     assert (owner.exitcode, other.exitcode) == (10, 0)
+
+
+PI = """
+import random
+import fiber
+
+def inside(_):
+    return random.random() ** 2 + random.random() ** 2 < 1
+
+if __name__ == "__main__":
+    with fiber.Pool(processes=2) as pool:
+        found = sum(pool.map(inside, range(20_000)))
+    print(f"Pi is roughly {4 * found / 20_000:.1f}")
+"""
+
+
+def test_a_program_on_a_laptop_needs_no_more_than_its_variables(kube, engine, tmp_path):
+    script = tmp_path / "pi.py"
+    script.write_text(PI)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={
+            **os.environ,
+            "FIBER_BACKEND": "k8s",
+            "FIBER_IMAGE": engine.image,
+            "KUBECONFIG": str(kube.kubeconfig),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Pi is roughly 3.")
+    # once, and what is better
+    assert done.stderr.count("MB/s") == 1
+    assert "fiber run -a" in done.stderr
+
+
+class TestFaults:
+    def test_the_api_server_goes_away_during_a_map_and_results_are_right(self, outside):
+        with fiber.Pool(2) as pool:
+            workers = set(pool.map(pid_of, range(20), 1))
+            result = pool.map_async(slow_square, range(200), 1)
+            for _ in range(3):
+                time.sleep(0.5)
+                with outside.outage():
+                    time.sleep(0.5)
+            assert result.get(120) == [x * x for x in range(200)]
+            # nobody was lost by that
+            assert set(pool.map(pid_of, range(20), 1)) <= workers
+
+    def test_pods_are_deleted_during_a_map_and_results_are_right(self, outside):
+        with fiber.Pool(2) as pool:
+            result = pool.map_async(slow_square, range(100), 1)
+            time.sleep(0.5)
+            names = [pod["metadata"]["name"] for pod in outside.objects("pods")]
+            outside.delete_pod(names[0])
+            assert result.get(120) == [x * x for x in range(100)]
+
+
+class TestKit(Streams):
+    """Streams are what the kit says."""
+
+    python = "python3"
+    image = "fiber-test"
+    patience = 60.0
+
+    @pytest.fixture
+    def backend(self, kube, context):
+        config = K8sConfig(kubeconfig=str(kube.kubeconfig))
+        backend = K8sBackend(attrs.evolve(context, config=config))
+        yield backend
+        backend.close()
+
+
+class TestBesideAJob:
+    @pytest.fixture
+    def job(self, outside):
+        queue = fiber.Queue()
+        process = fiber.Process(target=take_all, args=(queue,))
+        process.start()
+        assert process.pid
+        yield process._popen.job
+        queue.put(None)
+        process.join(60)
+
+    def test_a_program_runs_there_with_its_words_and_ends_as_it_does(self, job):
+        client = runtime.current().backend._client
+        heard = io.BytesIO()
+        program = ["python3", "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "a b", "", "'"]
+        write = lambda _, data: heard.write(data)  # noqa: E731 - it is one
+        assert execute(client, job.id, program, write=write) == 7
+        assert heard.getvalue() == b"""['a b', '', "'"]\n"""
+
+    def test_it_reads_what_it_is_given(self, job):
+        client = runtime.current().backend._client
+        data = os.urandom(3 * 2**20)
+        heard = io.BytesIO()
+        write = lambda _, data: heard.write(data)  # noqa: E731 - it is one
+        assert execute(client, job.id, ["cat"], stdin=io.BytesIO(data), write=write) == 0
+        assert heard.getvalue() == data
+
+    def test_what_is_not_there_is_127(self, job):
+        assert runtime.current().backend.exec(job, ["no-such-command"]) == 127
+
+    def test_files_go_there_and_back(self, job, tmp_path):
+        backend = runtime.current().backend
+        folder = tmp_path / "here" / "deep"
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(os.urandom(2**20))
+        backend.copy(str(tmp_path / "here"), f"{job.id}:/tmp/there")
+        backend.copy(f"{job.id}:/tmp/there", str(tmp_path / "back"))
+        assert (tmp_path / "back/deep/file").read_bytes() == (folder / "file").read_bytes()
+        # a folder that is there takes it in
+        backend.copy(str(folder / "file"), f"{job.id}:/tmp")
+        backend.copy(f"{job.id}:/tmp/file", str(tmp_path))
+        assert (tmp_path / "file").read_bytes() == (folder / "file").read_bytes()
+
+    def test_what_is_not_there_is_not_copied(self, job, tmp_path):
+        with pytest.raises(BackendError, match="no file or folder /nowhere"):
+            runtime.current().backend.copy(f"{job.id}:/nowhere", str(tmp_path / "x"))
+
+
+def pid_of(_):
+    time.sleep(0.02)
+    return os.getpid(), os.uname().nodename
