@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.surroundings import MARK
 
 __all__ = ["choose", "is_outside", "way_to"]
 
@@ -55,7 +56,7 @@ def choose(
         BackendError: this host has no address; the text says what to set.
     """
     mine = {one.address.partition("%")[0] for one in interfaces if one.is_up}
-    if config.address is not None:
+    if config.address is not None and not (MARK in environ and config.address not in mine):
         # a name, or an address that is translated on the way, cannot be bound
         if config.address in mine:
             return _at(config.address)

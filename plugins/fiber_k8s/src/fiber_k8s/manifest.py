@@ -17,6 +17,7 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
 from fiber_k8s.inheritance import Inherited, inherit
 from fiber_k8s.names import PREFIX, label_value, unique_name
+from fiber_k8s.surroundings import MARK
 from fiber_k8s.template import merge_beneath
 
 __all__ = ["CONTAINER", "KEY", "PRIVATE", "Around", "manifest"]
@@ -187,7 +188,7 @@ def _command(spec: JobSpec, config: K8sConfig) -> list[str]:
 
 
 def _environment(spec: JobSpec, around: Around, inherited: Inherited) -> list[dict[str, Any]]:
-    own = {**spec.env, **around.env}
+    own = {**spec.env, **around.env, MARK: "job"}
     if around.own_secret:
         own["FIBER_BOOTSTRAP"] = f"file:{PRIVATE}"
     elif around.sealed is not None:

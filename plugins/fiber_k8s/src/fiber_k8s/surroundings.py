@@ -12,8 +12,10 @@ from pathlib import Path
 
 from fiber import values
 
-__all__ = ["SERVICE_ACCOUNT", "Inside", "evidence_of_a_pod", "look_around"]
+__all__ = ["MARK", "SERVICE_ACCOUNT", "Inside", "evidence_of_a_pod", "look_around"]
 
+#: set in pods of jobs: they have their starter's settings, and another place
+MARK = "_FIBER_K8S"
 #: where a pod finds its credentials
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SERVICE = "KUBERNETES_SERVICE_HOST"
