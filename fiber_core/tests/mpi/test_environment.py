@@ -2,7 +2,13 @@
 
 import pytest
 
-from fiber.mpi.environment import Ground, arguments, environment, member_environment
+from fiber.mpi.environment import (
+    Ground,
+    arguments,
+    environment,
+    member_environment,
+    wishes,
+)
 from fiber.mpi.stacks import Family, Stack
 
 GROUND = Ground(
@@ -92,3 +98,11 @@ def test_members_of_one_host_share_no_memory_under_one_name():
         "OMPI_MCA_btl_sm_backing_directory",
     ]
     assert not [name for name in member_environment("lo") if "backing" in name]
+
+
+def test_ranks_of_mpich_do_not_read_each_others_memory_unless_the_user_says_so():
+    found = told(Family.MPICH)
+
+    assert found["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+    assert "MPIR_CVAR_CH4_CMA_ENABLE" in wishes(found)
+    assert not {"HYDRA_HOST_FILE", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC"} & wishes(found)

@@ -100,6 +100,8 @@ def _mpich(ground: Ground) -> dict[str, str]:
         "HYDRA_HOST_FILE": ground.hostfile,
         "HYDRA_LAUNCHER": "rsh",
         "HYDRA_LAUNCHER_EXEC": ground.agent,
+        # ranks of a container may not read each other's memory, and it aborts where it may not
+        "MPIR_CVAR_CH4_CMA_ENABLE": "0",
     }
     if ground.interface:
         found["HYDRA_IFACE"] = ground.interface
