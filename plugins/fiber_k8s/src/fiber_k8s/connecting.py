@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,16 @@ class Connection:
     inside: Inside | None
     #: how the configuration is named in messages
     origin: str
+    _turn: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
 
     def headers(self) -> dict[str, str]:
         """Credentials; tokens that rotate are read again by the configuration itself."""
-        found: dict[str, str] = {}
-        for setting in self.configuration.auth_settings().values():
-            if setting["in"] == "header" and setting["value"]:
-                found[setting["key"]] = setting["value"]
-        return found
+        with self._turn:
+            # reading a token again is nothing that two threads may do at once
+            settings = self.configuration.auth_settings().values()
+        return {
+            one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]
+        }
 
     def request(
         self,

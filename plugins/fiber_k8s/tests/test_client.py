@@ -1,0 +1,138 @@
+"""Which cluster is asked, as whom, and how its answers are told."""
+
+import base64
+import json
+
+import pytest
+import yaml
+
+from fiber.exceptions import BackendUnavailableError
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.pacing import Budget, backoff
+from fiber_k8s.surroundings import evidence_of_a_pod, look_around
+
+
+@pytest.fixture
+def ask(hollow, tmp_path):
+    """Makes clients by kubeconfigs; all are closed."""
+    made = []
+
+    def make(change=lambda found: None, **settings):
+        found = yaml.safe_load(hollow.kubeconfig.read_text())
+        change(found)
+        path = tmp_path / f"config-{len(made)}"
+        path.write_text(yaml.safe_dump(found))
+        made.append(Client(K8sConfig(kubeconfig=str(path), **settings)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def add_context(found):
+    context = {"cluster": "emulated", "user": "admin", "namespace": "research"}
+    found["contexts"].append({"name": "other", "context": context})
+
+
+def test_the_namespace_is_the_contexts_unless_it_is_set(ask):
+    assert ask(add_context).namespace == "default"
+    assert ask(add_context, context="other").namespace == "research"
+    assert ask(add_context, context="other", namespace="mine").namespace == "mine"
+
+
+def test_a_context_that_is_not_there_is_told_with_what_lists_them(ask):
+    with pytest.raises(BackendUnavailableError, match="kubectl config get-contexts"):
+        ask(context="none").pods("a=b")
+
+
+def test_no_kubeconfig_is_told_with_what_to_set(tmp_path):
+    with pytest.raises(BackendUnavailableError, match="FIBER_K8S_KUBECONFIG"):
+        Client(K8sConfig(kubeconfig=str(tmp_path / "none"))).pods("a=b")
+
+
+def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": hollow.token("admin")},
+    }
+    script = tmp_path / "login"
+    script.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    script.chmod(0o700)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(script),
+        "interactiveMode": "Never",
+    }
+
+    def change(found):
+        found["users"][0]["user"] = {"exec": plugin}
+
+    assert ask(change).pods("a=b") == []
+
+
+def test_a_certificate_of_nobody_is_refused(ask):
+    def change(found):
+        del found["clusters"][0]["cluster"]["certificate-authority"]
+
+    with pytest.raises(BackendUnavailableError, match="certificate"):
+        ask(change).call("POST", "/api/v1/namespaces", "try")
+
+
+def test_wrong_credentials_are_told_as_such(ask):
+    def change(found):
+        found["users"][0]["user"] = {"token": "nobody issued it"}
+
+    with pytest.raises(ApiError, match="Unauthorized.*log in again") as failure:
+        ask(change).pods("a=b")
+    assert failure.value.status == 401
+
+
+def test_calls_are_counted_by_kind(ask):
+    client = ask()
+    client.pods("a=b")
+    client.delete("pods", "none")
+    assert client.calls == 2
+    assert client.calls_by_kind == {"GET pods": 1, "DELETE pods": 1}
+
+
+def test_the_clusters_clock_is_known(ask):
+    import time
+
+    client = ask()
+    client.pods("a=b")
+    assert abs(client.now() - time.time()) < 3
+
+
+class TestInside:
+    def test_a_pod_knows_itself_by_its_token(self, tmp_path):
+        claims = {"kubernetes.io": {"pod": {"name": "trainer-0", "uid": "u1"}}}
+        middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        (tmp_path / "token").write_text(f"a.{middle}.c")
+        (tmp_path / "namespace").write_text("research\n")
+        found = look_around(tmp_path)
+        assert (found.namespace, found.pod, found.uid) == ("research", "trainer-0", "u1")
+
+    def test_it_takes_a_service_and_a_token(self, tmp_path):
+        environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+        assert evidence_of_a_pod(environ, tmp_path) is None
+        (tmp_path / "token").write_text("x")
+        assert "KUBERNETES_SERVICE_HOST" in evidence_of_a_pod(environ, tmp_path)
+        assert evidence_of_a_pod({}, tmp_path) is None
+
+
+class TestPacing:
+    def test_waits_grow_and_end(self):
+        waits = list(backoff(1.0, 5.0, 5))
+        assert len(waits) == 5
+        for wait, about in zip(waits, (1, 2, 4, 5, 5), strict=True):
+            assert 0.8 * about <= wait <= 1.2 * about
+
+    def test_a_burst_passes_and_the_rest_is_spread(self):
+        slept = []
+        budget = Budget(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
+        for _ in range(5):
+            budget.spend()
+        assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
