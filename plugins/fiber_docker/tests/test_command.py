@@ -1,0 +1,111 @@
+"""The ``fiber`` command on containers: what it builds, starts, shows, copies, ends and collects."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+WAITING = (
+    "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
+    "print('one', flush=True); signal.pause()"
+)
+
+
+@pytest.fixture
+def fiber(engine, tmp_path, monkeypatch):
+    """The command in a folder of its own; what it printed, or all of what it did."""
+    # pytest's own folders have names too long for a socket
+    runs = tempfile.mkdtemp(prefix="fc-")
+    folder = tmp_path / "pi"
+    folder.mkdir()
+    environ = {
+        **os.environ,
+        "FIBER_BACKEND": "docker",
+        "DOCKER_HOST": engine.url,
+        "XDG_RUNTIME_DIR": runs,
+    }
+
+    def run(*words, good=True):
+        if not (folder / "Dockerfile").exists():
+            environ["FIBER_IMAGE"] = engine.image
+        done = subprocess.run(
+            [sys.executable, "-m", "fiber.cli.main", *words],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=environ,
+            timeout=200,
+            check=False,
+        )
+        if not good:
+            return done
+        assert done.returncode == 0, done
+        return done.stdout
+
+    yield run
+    run("gc", "--all", good=False)
+    engine.clear()
+    shutil.rmtree(runs)
+
+
+def test_a_folders_dockerfile_is_built_and_its_program_runs_attached(fiber, engine, tmp_path):
+    (tmp_path / "pi" / "Dockerfile").write_text(f"FROM {engine.image}\nCOPY word /word\n")
+    (tmp_path / "pi" / "word").write_text("from the image\n")
+
+    done = fiber("run", "-a", "sh", "-c", "cat /word; exit 7", good=False)
+
+    assert (done.returncode, done.stdout) == (7, "from the image\n")
+    assert "building fiber-pi:" in done.stderr
+    assert engine.containers() == []
+
+
+def test_a_detached_job_is_listed_shown_entered_ended_and_collected(fiber, engine):
+    (line,) = fiber("run", "--name", "train", "python3", "-u", "-c", WAITING).splitlines()
+    job = line.partition(": ")[2]
+
+    (listed,) = json.loads(fiber("ps", "--json"))
+    assert (listed["job"], listed["name"], listed["state"]) == (job, "train", "running")
+    entered = fiber("exec", job, "--", "sh", "-c", 'echo "$1" here', "-", "two words")
+    assert entered == "two words here\n"
+    fiber("kill", job)
+    assert fiber("logs", "-f", job) == "one\n"
+    assert json.loads(fiber("ps", "--json")) == []
+    (ended,) = json.loads(fiber("ps", "--json", "--all"))
+    assert (ended["state"], ended["reason"]) == ("failed", "EXIT(3)")
+    fiber("gc")
+    assert engine.containers() == []
+
+
+def test_files_of_a_volume_are_written_by_one_job_read_by_the_next_and_copied(
+    fiber, engine, tmp_path
+):
+    fiber("run", "-a", "-v", "data", "sh", "-c", "echo kept > /persistent/note")
+
+    try:
+        assert fiber("run", "-a", "-v", "data:/d", "cat", "/d/note") == "kept\n"
+        fiber("cp", "data:note", str(tmp_path / "note"))
+        assert (tmp_path / "note").read_text() == "kept\n"
+    finally:
+        with contextlib.closing(engine.docker()) as client:
+            client.volumes.get("data").remove(force=True)
+
+
+def test_a_program_of_a_job_starts_containers_of_its_own(fiber, engine, tmp_path):
+    code = (
+        "import fiber\n"
+        "if __name__ == '__main__':\n"
+        "    with fiber.Pool(2) as pool:\n"
+        "        print(sum(pool.map(abs, range(10))), fiber.get_backend().name)\n"
+    )
+    (tmp_path / "pi" / "Dockerfile").write_text(f"FROM {engine.image}\nCOPY pool.py /\n")
+    (tmp_path / "pi" / "pool.py").write_text(code)
+
+    assert fiber("run", "-a", "python3", "/pool.py") == "45 docker\n"
+    assert engine.containers() == []
