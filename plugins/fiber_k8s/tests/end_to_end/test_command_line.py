@@ -1,0 +1,241 @@
+"""The command on a cluster whose pods are real containers, with the rights that it prints."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import yaml
+
+import registry
+from cluster import Cluster
+from cluster.real import Docker
+from dockerd import engine
+from fiber_k8s.rbac import manifests
+from require import need
+
+__all__ = ["engine"]
+
+COMMAND = (sys.executable, "-m", "fiber.cli.main")
+PATIENCE = 120.0
+
+POOL = """
+import os
+
+import fiber
+
+
+def square(n):
+    return n * n
+
+
+def host(_):
+    return os.uname().nodename
+
+
+if __name__ == "__main__":
+    with fiber.Pool(2) as pool:
+        print(sum(pool.map(square, range(100))), fiber.get_backend().name)
+        print(os.uname().nodename in pool.map(host, range(8)))
+"""
+
+
+@pytest.fixture(scope="module")
+def kube(engine):
+    with Cluster.start(runtime=Docker(engine), nodes=["one"]) as cluster:
+        plurals = {
+            "ServiceAccount": "serviceaccounts",
+            "Role": "roles",
+            "RoleBinding": "rolebindings",
+        }
+        for thing in yaml.safe_load_all(manifests("default")):
+            cluster.create(plurals[thing["kind"]], thing)
+        claim = {
+            "metadata": {"name": "nfs"},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        cluster.create("persistentvolumeclaims", claim)
+        yield cluster
+
+
+@pytest.fixture
+def fiber(kube, engine, tmp_path):
+    """The command with the account's rights alone, from outside; nothing is left of it."""
+    config = kube.write_kubeconfig(tmp_path / "kubeconfig", user="default/fiber")
+    environ = {
+        **os.environ,
+        "KUBECONFIG": str(config),
+        "FIBER_BACKEND": "k8s",
+        "FIBER_IMAGE": engine.image,
+        "XDG_RUNTIME_DIR": str(tmp_path),
+    }
+
+    def run(*words, code=0, **more):
+        done = subprocess.run(
+            [*COMMAND, *words],
+            env={**environ, **more},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done
+
+    yield run
+    for plural in ("pods", "secrets", "leases"):
+        kube.wait_for(plural, lambda things: not things)
+
+
+def attached(fiber, *words, **more):
+    return fiber("run", "-a", "--service-account", "fiber", *words, **more)
+
+
+class TestPrograms:
+    def test_a_programs_output_and_code_are_ours(self, fiber):
+        done = attached(fiber, "sh", "-c", "echo $FIBER_BACKEND; exit 3", code=3)
+
+        assert done.stdout == "k8s\n"
+        assert done.stderr.startswith("Created pod: fiber-sh-")
+
+    def test_what_ends_by_a_signal_is_told(self, fiber):
+        assert "SIGKILL" in attached(fiber, "sh", "-c", "kill -9 $$", code=137).stderr
+
+    def test_one_that_is_not_there_is_told(self, fiber):
+        assert "No such file" in attached(fiber, "no-such-program", code=127).stderr
+
+    def test_it_starts_pods_with_the_rights_that_are_printed(self, fiber):
+        done = attached(fiber, "python3", "-c", f"exec({POOL!r})")
+
+        assert done.stdout == "328350 k8s\nFalse\n"
+
+    def test_more_gpus_than_there_are_fail_and_leave_nothing(self, fiber):
+        done = attached(
+            fiber, "--gpu", "99", "nvidia-smi", code=1, FIBER_K8S_UNSCHEDULABLE_TIMEOUT="1"
+        )
+
+        assert "Insufficient nvidia.com/gpu" in done.stderr
+
+
+class TestClaims:
+    def test_a_file_of_one_job_is_read_by_the_next(self, fiber):
+        attached(fiber, "-v", "nfs", "sh", "-c", "echo 42 > /persistent/answer")
+
+        assert attached(fiber, "-v", "nfs:/data:ro", "cat", "/data/answer").stdout == "42\n"
+        refused = attached(fiber, "-v", "nfs:/d:ro", "sh", "-c", "touch /d/x", code=1)
+        assert "ead-only" in refused.stdout + refused.stderr
+
+    def test_files_are_copied_to_a_claim_and_back(self, fiber, tmp_path):
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "a file").write_text("a\n")
+
+        fiber("cp", "data", "nfs:copied")
+        told = attached(fiber, "-v", "nfs", "cat", "/persistent/copied/a file").stdout
+        fiber("cp", "nfs:copied", "back")
+
+        assert told == "a\n"
+        assert (tmp_path / "back" / "a file").read_text() == "a\n"
+
+    def test_what_is_not_there_is_told_and_leaves_no_pod(self, fiber):
+        assert "no file or folder" in fiber("cp", "nfs:nothing", ".", code=1).stderr
+
+
+class TestLookingAfter:
+    @pytest.fixture
+    def pod(self, fiber, kube):
+        """A pod that waits for a file."""
+        words = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo gone; exit 5"
+        told = fiber("run", "--service-account", "fiber", "sh", "-c", words).stdout
+        name = told.removeprefix("Created pod: ").strip()
+        kube.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+        yield name
+        fiber("kill", "--now", name)
+        # the command that began the run has ended
+        fiber("gc")
+
+    def test_programs_run_beside_it_and_its_log_is_followed(self, fiber, pod):
+        done = fiber("exec", pod, "--", "sh", "-c", 'echo "$0" "$1"; exit 4', "a b", "--c", code=4)
+        assert done.stdout == "a b --c\n"
+
+        fiber("exec", pod, "--", "touch", "/tmp/go")
+
+        assert fiber("logs", "-f", pod).stdout == "up\ngone\n"
+        assert pod not in fiber("ps").stdout
+        assert "failed EXIT(5)" in fiber("ps", "-a").stdout
+
+    def test_files_are_copied_from_it(self, fiber, pod, tmp_path):
+        fiber("cp", f"{pod}:/etc/hostname", "name")
+
+        assert (tmp_path / "name").read_text() == f"{pod}\n"
+
+
+class TestTheDoctor:
+    def test_it_finds_nothing_from_outside(self, fiber):
+        told = fiber("doctor", "--service-account", "fiber").stdout
+
+        assert "k8s: fiber may: leases" in told
+        assert "k8s: pods reach each other: by TCP" in told
+
+    def test_it_finds_nothing_from_inside(self, fiber):
+        told = attached(fiber, "python3", "-m", "fiber.cli.main", "doctor").stdout
+
+        assert "k8s: this pod may: leases" in told
+        assert "k8s: pods reach this program: by TCP" in told
+
+
+class TestImages:
+    @pytest.fixture
+    def registry(self, tmp_path):
+        need("docker", registry.missing())
+        (tmp_path / "registry").mkdir()
+        with registry.started(tmp_path / "registry") as running:
+            yield running
+
+    @pytest.fixture
+    def folder(self, tmp_path, engine):
+        made = tmp_path / "My Image"
+        made.mkdir()
+        text = f"""
+            FROM {engine.image}
+            COPY words /words
+            """
+        (made / "Dockerfile").write_text(textwrap.dedent(text))
+        (made / "words").write_text("from the image\n")
+        return made
+
+    def test_a_folders_image_is_built_pushed_and_run(
+        self, fiber, registry, folder, engine, tmp_path
+    ):
+        logins = tmp_path / "docker"
+        logins.mkdir()
+        auths = {"auths": {registry.address: {"auth": registry.auth()}}}
+        (logins / "config.json").write_text(json.dumps(auths))
+
+        done = attached(
+            *(fiber, "--image-file", str(folder / "Dockerfile")),
+            *("--docker-registry", f"{registry.address}/team", "cat", "/words"),
+            DOCKER_HOST=engine.url,
+            DOCKER_CONFIG=str(logins),
+        )
+
+        assert done.stdout == "from the image\n"
+        assert f"pushing {registry.address}/team/my-image:" in done.stderr
+
+    def test_a_registry_that_wants_a_login_says_how(
+        self, fiber, registry, folder, engine, tmp_path
+    ):
+        done = attached(
+            *(fiber, "--image-file", str(folder / "Dockerfile")),
+            *("--docker-registry", registry.address, "true"),
+            code=1,
+            DOCKER_HOST=engine.url,
+            DOCKER_CONFIG=str(tmp_path),
+        )
+
+        assert f"log in: docker login {registry.address}" in done.stderr
