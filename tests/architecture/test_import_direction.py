@@ -90,7 +90,9 @@ def test_no_backend_and_no_sdk_is_imported_by_the_core():
     assert wrong == []
 
 
-@pytest.mark.parametrize("sdk", ["docker", "kubernetes", "paramiko", "fiber_docker", "fiber_k8s", "fiber_ssh"])
+@pytest.mark.parametrize(
+    "sdk", ["docker", "kubernetes", "paramiko", "fiber_docker", "fiber_k8s", "fiber_ssh"]
+)
 @pytest.mark.parametrize("form", ["import {}", "def f():\n    from {}.part import x as y"])
 def test_an_import_of_an_sdk_is_found_wherever_it_stands(sdk, form, tmp_path):
     module = tmp_path / "module.py"
