@@ -54,6 +54,9 @@ class TaskSource(RemoteSource):
         with self._counting:
             if self._done == self._given or self._over or self._error is not None:
                 return False
+            if self._tasks.is_lost:
+                # whoever asks the owner hears of it, if not by us yet
+                return False
             self._done += 1
             # whatever becomes of us: on this host it is not done again
             self.slot.did(self._done)
