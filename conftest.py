@@ -1,6 +1,10 @@
 """What holds for every test of every distribution: it leaves nothing behind, and has time."""
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# whichever test is collected first, and whatever part of the kit it imports
+pytest.register_assert_rewrite("fiber.testing.kit")
 
 pytest_plugins = ["hygiene", "engines", "pythons"]
 
