@@ -12,8 +12,10 @@ from fiber_ssh.remote.kernel import clock, kill_marked
 
 __all__ = ["Run", "load_runs"]
 
-#: a run whose owner was never heard of by this agent
+#: seconds for a run whose owner was never heard of, and did not say how long it may be silent
 _LEASE = 30.0
+#: where an agent that comes after this one finds what the owner said
+_SAID = "lease"
 
 
 class Run:
@@ -41,12 +43,26 @@ class Run:
         """Where its jobs run whose own directory this host lacks."""
         return os.path.join(self.directory, "work")
 
+    @property
+    def _said(self) -> str:
+        return os.path.join(self.directory, _SAID)
+
+    def recall(self) -> None:
+        """It is of an earlier agent: its owner has as long as it said to be heard of again."""
+        with contextlib.suppress(OSError, ValueError), open(self._said, encoding="ascii") as file:
+            self.lease = float(file.read())
+        self.expires = clock() + self.lease
+
     def folder_of(self, job_id: str) -> str:
         """Where a job's files are."""
         return os.path.join(self.directory, job_id)
 
     def attached(self, lease: float) -> None:
         """Its owner is here."""
+        if lease != self.lease:
+            # a full disk is no reason not to work for it
+            with contextlib.suppress(OSError), open(self._said, "w", encoding="ascii") as file:
+                file.write(str(lease))
         self.lease = lease
         self.expires = clock() + lease
         self.is_over = False
@@ -96,6 +112,7 @@ def load_runs(root: str) -> Iterator[Run]:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for run_id in sorted(os.listdir(folder)):
         run = Run(root, run_id)
+        run.recall()
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(run.directory)):
                 job = Job.load(os.path.join(run.directory, name))
