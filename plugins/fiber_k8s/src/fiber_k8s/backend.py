@@ -136,6 +136,10 @@ class K8sBackend(Backend):
         """End a pod; its object stays until the node says that no process is left."""
         self._end(job, 1, kill=True)
 
+    def _read(self, job: Job, lines: Iterator[str]) -> Iterator[str]:
+        with self._ends.reading(job.id):
+            yield from lines
+
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
         if follow:
@@ -151,6 +155,8 @@ class K8sBackend(Backend):
             to_the_end=follow,
             has_ended=lambda: self._has_ended(job),
         )
+        if follow:
+            lines = self._read(job, lines)
         try:
             first = next(lines, None)
         except ApiError as error:

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -68,6 +69,10 @@ class Ends:
         self._asked: set[str] = set()
         #: those of them that were to be killed
         self._killed: set[str] = set()
+        #: how many follow the log of a pod here
+        self._readers: Counter[str] = Counter()
+        #: pods that are removed once nobody reads their log
+        self._unread: set[str] = set()
 
     # -- what the watch tells, on its thread
 
@@ -117,6 +122,25 @@ class Ends:
             self._asked.add(job_id)
             if kill:
                 self._killed.add(job_id)
+
+    @contextlib.contextmanager
+    def reading(self, job_id: str) -> Iterator[None]:
+        """The log of a pod is followed meanwhile: the pod stays until it was read to its end."""
+        with self._changed:
+            self._readers[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers[job_id] -= 1
+                is_last = self._readers[job_id] == 0
+                if is_last:
+                    del self._readers[job_id]
+                is_unread = is_last and job_id in self._unread
+                if is_unread:
+                    self._unread.remove(job_id)
+            if is_unread:
+                self._starter.do(functools.partial(self._delete, job_id))
 
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
@@ -185,7 +209,12 @@ class Ends:
             if not is_there:
                 self._starter.forget(job.id)
             elif is_process and not is_leaving(pod) and not self._is_kept(status):
-                self._delete(job.id)
+                with self._changed:
+                    is_read = job.id in self._readers
+                    if is_read:
+                        self._unread.add(job.id)
+                if not is_read:
+                    self._delete(job.id)
 
         if wordless and not is_process:
             tell()
