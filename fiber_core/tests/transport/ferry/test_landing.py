@@ -1,13 +1,14 @@
 """The side into which streams are opened: who comes in there, and who does not."""
 
 import socket
+import sys
 
 import pytest
 
 from ferry_world import KEY
 from fiber.transport.ferry import landing as module
 from fiber.transport.ferry.greeting import HubSide
-from fiber.transport.ferry.landing import Landing
+from fiber.transport.ferry.landing import Landing, ask
 
 
 @pytest.fixture
@@ -66,3 +67,16 @@ def test_a_connection_that_was_given_up_does_not_begin_anew(stream):
 
 def test_words_that_it_does_not_know_are_refused(stream):
     assert greet(stream, KEY, "SING a song") == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are longer paths on Linux alone")
+def test_it_is_asked_however_deep_its_folder_lies(where, tmp_path):
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0)
+    landing.serve(str(deep))
+    try:
+        url = "tcp://127.0.0.1:1"
+        assert ask(deep, url) == url
+    finally:
+        landing.close()

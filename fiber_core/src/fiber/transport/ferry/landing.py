@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from fiber.exceptions import HandshakeError, TransportError, WireError
@@ -33,6 +34,8 @@ _PATIENCE = 10.0
 _UNPROVEN = 64
 #: name of the socket by which processes of the job ask for ways
 _DESK = "landing"
+#: bytes of a socket's path that every system takes
+_LONGEST_PATH = 100
 _TICK = 1.0
 
 
@@ -104,7 +107,8 @@ class Landing:
         """
         self._folder = Path(folder)
         self._desk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._desk.bind(str(self._folder / _DESK))
+        with _short(self._folder / _DESK) as path:
+            self._desk.bind(path)
         self._desk.listen(64)
         self._desk.setblocking(False)
         self._reactor = reactor = Reactor("fiber-landing")
@@ -326,7 +330,8 @@ def ask(folder: Path, url: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_PATIENCE)
         try:
-            sock.connect(str(folder / _DESK))
+            with _short(folder / _DESK) as path:
+                sock.connect(path)
             sock.sendall(url.encode() + b"\n")
             with sock.makefile("rb") as answer:
                 told = json.loads(answer.readline(greeting.LONGEST))
@@ -336,6 +341,21 @@ def ask(folder: Path, url: str) -> str:
     if "error" in told:
         raise TransportError(told["error"])
     return str(told["way"])
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A socket's path as the system takes it, however deep its folder lies."""
+    if len(os.fsencode(path)) < _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # where there is no such thing, the system says that the path is too long
+        by_number = Path(f"/proc/self/fd/{folder}")
+        yield str(by_number / path.name if by_number.exists() else path)
+    finally:
+        os.close(folder)
 
 
 def _listen(where: str) -> socket.socket:
