@@ -33,7 +33,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(collections\.abc|concurrent\.futures|typing|types)\..*"),
     (r"py:.*", r"(multiprocessing|threading|queue|enum|ctypes|copyreg)\..*"),
-    (r"py:.*", r"(abc|attrs|attr|click|pluggy|cloudpickle|pathlib|logging|os|io)\..*"),
+    (r"py:.*", r"(abc|attrs|attr|click|pluggy|cloudpickle|pathlib|logging|os|io|socket)\..*"),
     (r"py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|BinaryIO|Path|_?[A-Z][A-Z]?|Ts)"),
     (r"py:mod", r"array"),
     # of a constructor that users do not call, and joblib's own
