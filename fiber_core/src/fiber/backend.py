@@ -11,9 +11,9 @@ from fiber.exceptions import BackendError, FiberError, PluginError
 from fiber.model import BackendClaim, BackendContext, BackendInfo
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
     from fiber.config import Config
     from fiber.plugins import Plugins
+    from fiber.runtime import Runtime
 
 __all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
 
