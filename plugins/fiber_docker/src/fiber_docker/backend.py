@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
+from fiber.backend_parts.feed import Feed
 from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -31,7 +32,6 @@ from fiber_docker.config import DockerConfig
 from fiber_docker.container import Surroundings
 from fiber_docker.devices import Devices
 from fiber_docker.endpoint import as_seen_here
-from fiber_docker.feed import Feed
 from fiber_docker.graces import Graces
 from fiber_docker.images import Images
 from fiber_docker.jobs import Starter

@@ -9,14 +9,14 @@ import threading
 
 import attrs
 
+from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.hands import Hands
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import Plan, Surroundings, plan
 from fiber_docker.devices import Devices, Requests
-from fiber_docker.feed import Feed
-from fiber_docker.hands import Hands
 from fiber_docker.images import Images
 from fiber_docker.output import Pump
 from fiber_docker.status import never_ran, start_failure
@@ -26,6 +26,9 @@ __all__ = ["Starter"]
 #: seconds that output has to arrive once its container has ended
 _LAST_WORDS = 2.0
 _NO_PYTHON = "executable file not found"
+
+#: calls; the engine serialises much of what it does, and more would only wait there
+_AT_ONCE = 8
 
 
 class _Stage(enum.Enum):
@@ -80,7 +83,7 @@ class Starter:
         self._feed = feed
         self._images = images
         self._devices = devices
-        self._hands = Hands()
+        self._hands = Hands("docker", "the Docker engine", _AT_ONCE)
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
+from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
 from fiber.model import (
     BackendContext,
@@ -29,7 +30,6 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.ends import Ends
-from fiber_k8s.feed import Feed
 from fiber_k8s.gangs import gang_of
 from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name

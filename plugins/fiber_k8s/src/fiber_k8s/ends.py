@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
+from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.deadlines import Deadlines
-from fiber_k8s.feed import Feed
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
 from fiber_k8s.status import (

@@ -6,10 +6,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
+from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, ReasonKind
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.feed import Feed
 from fiber_k8s.gangs import Gang
 from fiber_k8s.jobs import Starter
 from fiber_k8s.run import Belongings

@@ -12,14 +12,14 @@ from typing import Any
 import attrs
 
 from fiber.abc import ResourceProvider
+from fiber.backend_parts.feed import Feed
+from fiber.backend_parts.hands import Hands
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.address import is_outside
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.feed import Feed
 from fiber_k8s.gangs import Gang
-from fiber_k8s.hands import Hands
 from fiber_k8s.manifest import Around, manifest
 from fiber_k8s.pacing import Budget
 from fiber_k8s.parent import find_parent
@@ -43,6 +43,9 @@ _KILLED = JobStatus(
     exit_code=-9,
     message="killed before its pod was created",
 )
+
+#: calls; more than there are connections would only wait for one
+_AT_ONCE = 16
 
 
 @attrs.frozen(eq=False)
@@ -82,7 +85,7 @@ class Starter:
         self._classes = {kind: one.device_class for kind, one in providers.items()}
         self._user = user
         self._budget = Budget(_BURST, config.create_rate)
-        self._hands = Hands()
+        self._hands = Hands("k8s", "the cluster", _AT_ONCE)
         self._lock = threading.Lock()
         self._looked = False
         self._parent: dict[str, Any] | None = None

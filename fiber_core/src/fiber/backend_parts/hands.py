@@ -1,4 +1,4 @@
-"""A few threads that make slow calls of the cluster, so that nobody waits for them."""
+"""A few threads that make slow calls of a platform, so that nobody waits for them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ __all__ = ["Hands"]
 
 log = logging.getLogger("fiber")
 
-#: more at once than there are connections would only wait for one
-_COUNT = 16
-
 
 class Hands:
     """Runs calls in threads that are there until :meth:`close`.
 
-    They are started with the first call: at the interpreter's end, when pods are removed, no
-    thread can be started any more.
+    They are started with the first call: at the interpreter's end, when jobs are removed, no thread
+    can be started any more.
+
+    Args:
+        backend: name of the backend.
+        platform: what is called, in words, where a call fails.
+        count: how many threads; no more than calls that the platform takes at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str, platform: str, count: int) -> None:
+        self._backend = backend
+        self._platform = platform
+        self._count = count
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -65,8 +70,10 @@ class Hands:
     def _start(self) -> None:
         if not self._threads:
             self._threads = [
-                threading.Thread(target=self._work, name=f"fiber-k8s-{number}", daemon=True)
-                for number in range(_COUNT)
+                threading.Thread(
+                    target=self._work, name=f"fiber-{self._backend}-{number}", daemon=True
+                )
+                for number in range(self._count)
             ]
             for thread in self._threads:
                 thread.start()
@@ -76,4 +83,4 @@ class Hands:
             try:
                 call()
             except Exception:
-                log.exception("fiber: a call of the cluster failed")
+                log.exception("fiber: a call of %s failed", self._platform)

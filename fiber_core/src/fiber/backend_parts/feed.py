@@ -11,7 +11,7 @@ from fiber.model import Job, JobState, JobStatus
 
 __all__ = ["Feed"]
 
-#: ended jobs that are remembered; the cluster may know the others
+#: ended jobs that are remembered; the platform may know the others
 _REMEMBERED = 10_000
 _Queue = queue.SimpleQueue[tuple[Job, JobStatus] | None]
 

@@ -1,14 +1,14 @@
 """What is told of jobs goes forward, and each end is told once."""
 
+from fiber.backend_parts.feed import Feed
 from fiber.model import Job, JobState, JobStatus
-from fiber_docker.feed import Feed
 
 PENDING, RUNNING = JobStatus(state=JobState.PENDING), JobStatus(state=JobState.RUNNING)
 ENDED = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
 
 
 def job(name="a", run_id="r"):
-    return Job(id=name, name=name, run_id=run_id, backend="docker")
+    return Job(id=name, name=name, run_id=run_id, backend="made-up")
 
 
 def told(feed, run_id="r"):
