@@ -1,16 +1,19 @@
 """Tests of the core on any backend: ``pytest --fiber-backend NAME``, or ``FIBER_TEST_BACKEND=NAME``.
 
 The engine is made ready once, for all workers of xdist, and chosen by the environment as users
-choose it. Of all tests those with the mark ``any_backend`` run. Where jobs do not share this machine's files
-and process ids, those with the mark ``one_host`` and those that use ``tmp_path`` are skipped.
+choose it. Of all tests those with the mark ``any_backend`` run. Where jobs do not share this machine's
+process ids, those with the mark ``one_host`` are skipped. Jobs of every engine see the folders of tests.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
+import json
 import os
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -56,30 +59,107 @@ def docker() -> Iterator[Mapping[str, str]]:
     from require import need
 
     need("docker", dockerd.missing())
-    # where pytest makes the folders of tests, so that children write into them
-    folders = os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
-    shared = Path(folders, f"pytest-of-{getpass.getuser()}")
-    shared.mkdir(mode=0o700, exist_ok=True)
+    mounted = [f"{_folders_of_tests()}:{_folders_of_tests()}"]
+    if site := _site():
+        mounted.append(f"{site}:{site}:ro")
     with dockerd.started() as engine:
         yield {
             "DOCKER_HOST": engine.url,
             "FIBER_IMAGE": engine.image,
-            "FIBER_DOCKER_VOLUMES": f"{shared}:{shared}",
+            "FIBER_DOCKER_VOLUMES": ",".join(mounted),
+            **_path_to(site),
         }
 
 
 @contextlib.contextmanager
-def ssh() -> Iterator[Mapping[str, str]]:
-    """Three hosts."""
+def ssh(*, apart: bool = False) -> Iterator[Mapping[str, str]]:
+    """Three hosts.
+
+    Args:
+        apart: True where they reach neither the tests nor each other, so that all goes by streams.
+    """
     from ssh_hosts import ssh_hosts
 
     with ssh_hosts("alpha", "beta", "gamma") as world:
-        yield world.environ(slots=8)
+        for host in world.hosts if apart else ():
+            host.isolate()
+            host.refuse_outgoing(to=world.address)
+        yield {"FIBER_BACKEND": "ssh", **world.environ(slots=8)}
 
 
-#: engines whose jobs see the files of tests, whatever their backends promise
-HERE = frozenset({"local", "far", "docker", "ssh"})
-ENGINES: Mapping[str, Engine] = {"local": local, "far": far, "docker": docker, "ssh": ssh}
+@contextlib.contextmanager
+def k8s(*, outside: bool = False) -> Iterator[Mapping[str, str]]:
+    """An emulated cluster whose pods are containers of an engine of the tests' own.
+
+    Args:
+        outside: True where no pod reaches the tests, so that all goes by streams through the API server.
+    """
+    import dockerd
+    from require import need
+
+    need("docker", dockerd.missing())
+    from cluster import Cluster
+    from cluster.real import Docker
+
+    site = _site()
+    folders = {"tests": str(_folders_of_tests()), **({"site": site} if site else {})}
+    with contextlib.ExitStack() as stack:
+        runtime = Docker(engine := stack.enter_context(dockerd.started()))
+        nodes = {
+            "nodes": ["one", "two"],
+            "capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"},
+        }
+        cluster = stack.enter_context(Cluster.start(runtime=runtime, **nodes))
+        template = Path(stack.enter_context(tempfile.TemporaryDirectory()), "pod.json")
+        mounts = [{"name": name, "mountPath": folder} for name, folder in folders.items()]
+        spec = {
+            "volumes": [{"name": n, "hostPath": {"path": path}} for n, path in folders.items()],
+            "containers": [{"name": "main", "volumeMounts": mounts}],
+        }
+        template.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}))
+        address = {} if outside else {"FIBER_K8S_ADDRESS": runtime.gateway}
+        yield {
+            "FIBER_BACKEND": "k8s",
+            "FIBER_IMAGE": engine.image,
+            "FIBER_K8S_POD_TEMPLATE": str(template),
+            "KUBECONFIG": str(cluster.kubeconfig),
+            **address,
+            **_path_to(site),
+        }
+
+
+def _site() -> str | None:
+    """What is installed where the tests run, for jobs in images that lack it; only where it is asked for.
+
+    Frameworks are too large for an image of the tests' own.
+    """
+    return sysconfig.get_path("purelib") if os.environ.get("FIBER_TEST_SITE") else None
+
+
+def _path_to(site: str | None) -> dict[str, str]:
+    if site is None:
+        return {}
+    found = [entry for entry in (os.environ.get("PYTHONPATH"), site) if entry]
+    return {"FIBER_ENV": "PYTHONPATH", "PYTHONPATH": os.pathsep.join(found)}
+
+
+def _folders_of_tests() -> Path:
+    """Where pytest makes the folders of tests, so that children write into them."""
+    folders = os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+    shared = Path(folders, f"pytest-of-{getpass.getuser()}")
+    shared.mkdir(mode=0o700, exist_ok=True)
+    return shared
+
+
+ENGINES: Mapping[str, Engine] = {
+    "local": local,
+    "far": far,
+    "docker": docker,
+    "ssh": ssh,
+    "ssh-apart": functools.partial(ssh, apart=True),
+    "k8s": k8s,
+    "k8s-outside": functools.partial(k8s, outside=True),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,7 +177,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if name is None:
         return
     if not hasattr(config, "workerinput"):
-        _set(FIBER_BACKEND=name, **_stack.enter_context(ENGINES[name]()))
+        _set({"FIBER_BACKEND": name, **_stack.enter_context(ENGINES[name]())})
     # the environment of a worker of xdist is that of the process that started it
     found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path.extend(entry for entry in found if entry and entry not in sys.path)
@@ -121,13 +201,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
-    same_host = _same_host(name)
-    for item in items:
-        mark = item.get_closest_marker("one_host")
-        if mark is not None and not same_host:
-            item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
-        elif name not in HERE and "tmp_path" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.skip(reason="one machine only: children write files"))
+    if not _same_host(os.environ["FIBER_BACKEND"]):
+        for item in items:
+            mark = item.get_closest_marker("one_host")
+            if mark is not None:
+                item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
 
 
 def _same_host(name: str) -> bool:
@@ -136,7 +214,7 @@ def _same_host(name: str) -> bool:
     return load_plugins().find_backend(name).capabilities.same_host
 
 
-def _set(**variables: str) -> None:
+def _set(variables: Mapping[str, str]) -> None:
     for key, value in variables.items():
         _before[key] = os.environ.get(key)
         os.environ[key] = value
