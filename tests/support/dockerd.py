@@ -16,7 +16,8 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ import pytest
 from require import need
 from rootfs import write
 
-__all__ = ["IMAGE", "Engine", "engine", "started"]
+__all__ = ["DISTRIBUTIONS", "IMAGE", "Engine", "archive", "engine", "started", "unmount"]
 
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
-_DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
+#: what it holds, with all that they need
+DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
 #: what tests and examples send to their children, where it is installed
 _IF_THERE = ("fiber-k8s", "gymnasium", "hypothesis", "numpy")
 _PATIENCE = 60.0
@@ -65,6 +67,22 @@ class Engine:
             found = client.api.containers(all=True, filters=filters)
         return [f"{item['Names'][0]}: {item['Status']}" for item in found]
 
+    def pause(self, container: str) -> None:
+        """Freeze a container, also one that was started a moment ago and may not be made ready."""
+        from docker.errors import APIError
+
+        deadline = time.monotonic() + _PATIENCE
+        with contextlib.closing(self.docker()) as client:
+            while True:
+                try:
+                    client.api.pause(container)
+                except APIError:
+                    assert time.monotonic() < deadline
+                    # no event tells when it can be paused
+                    time.sleep(0.05)
+                else:
+                    return
+
     def clear(self) -> None:
         """Remove all containers."""
         from docker.errors import APIError
@@ -95,28 +113,27 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def started(distributions: Sequence[str] = _DISTRIBUTIONS) -> Iterator[Engine]:
+def started(distributions: Sequence[str] = DISTRIBUTIONS) -> Iterator[Engine]:
     """Start an engine, and end it with all that it made.
 
     Args:
         distributions: what the image holds besides Python.
     """
-    distributions = [*distributions, *filter(is_installed, _IF_THERE)]
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-"))
     try:
-        with _bridge() as (name, number), _archive(folder, distributions) as archive:
+        with _bridge() as (name, number), archive(folder, distributions) as image:
             gateway = f"10.231.{number}.1"
             with _daemon(folder, name, number) as pid:
                 engine = Engine(url=f"unix://{folder}/docker.sock", pid=pid, gateway=gateway)
                 try:
-                    _load(engine, archive())
+                    _load(engine, image())
                     yield engine
                 finally:
                     if Path(f"/proc/{pid}").exists():
                         engine.clear()
     finally:
-        _unmount(folder)
+        unmount(folder)
         shutil.rmtree(folder)
 
 
@@ -153,8 +170,9 @@ def _bridge() -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _archive(folder: Path, distributions: Sequence[str]) -> Iterator[Any]:
+def archive(folder: Path, distributions: Sequence[str]) -> Iterator[Callable[[], Path]]:
     """The image's filesystem, made while the engine starts; the value waits for it."""
+    distributions = [*distributions, *filter(is_installed, _IF_THERE)]
     path = folder / "root.tar"
     failures: list[BaseException] = []
 
@@ -244,7 +262,7 @@ def _sweep() -> None:
     """Remove the folders and bridges of tests that were killed; their engines ended with them."""
     for folder in Path(tempfile.gettempdir()).glob("fd-*-*"):
         if _is_gone(folder.name.split("-")[1]):
-            _unmount(folder)
+            unmount(folder)
             shutil.rmtree(folder, ignore_errors=True)
     for bridge in Path("/sys/class/net").glob("fiber[0-9]*"):
         # somebody else may sweep at the same time
@@ -258,7 +276,7 @@ def _is_gone(owner: str) -> bool:
     return bool(re.fullmatch("[0-9a-f]+", owner)) and not Path(f"/proc/{int(owner, 16)}").exists()
 
 
-def _unmount(folder: Path) -> None:
+def unmount(folder: Path) -> None:
     """What a daemon that was killed left mounted."""
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         target = line.split(" ")[1]

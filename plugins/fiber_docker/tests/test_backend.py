@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 
-import docker
 import pytest
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
@@ -199,20 +198,6 @@ def test_what_is_private_is_nowhere_in_the_engine(open_backend, run_id, engine):
         assert secret not in text
 
 
-def pause(client, container):
-    """Pause a container that was started a moment ago: its first process may still be made ready."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            client.api.pause(container)
-        except docker.errors.APIError:
-            assert time.monotonic() < deadline
-            # no event tells when it can be paused
-            time.sleep(0.05)
-        else:
-            return
-
-
 def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, engine):
     backend = open_backend()
     job = backend.submit(
@@ -224,7 +209,7 @@ def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, en
         for _, status in events:
             states.append(status.state)
             if states[-1] is JobState.RUNNING and JobState.SUSPENDED not in states:
-                pause(client, job.id)
+                engine.pause(job.id)
             elif status.state is JobState.SUSPENDED:
                 client.api.unpause(job.id)
             elif status.state is JobState.RUNNING:

@@ -16,8 +16,9 @@ from fiber_docker.config import DockerConfig
 class DockerWitness(HostWitness):
     """Sees what runs in containers of this host, and each request that the SDK makes."""
 
-    def __init__(self, backend, monkeypatch):
+    def __init__(self, backend, engine, monkeypatch):
         self._backend = backend
+        self._engine = engine
         self._made = itertools.count()
         self._last = -1
         send = requests.Session.send
@@ -30,6 +31,9 @@ class DockerWitness(HostWitness):
 
     def calls(self):
         return self._last + 1
+
+    def suspend(self, job):
+        self._engine.pause(job.id)
 
     def cut_events(self):
         for watch in self._backend._watches.values():
@@ -67,8 +71,8 @@ class TestDockerBackend(BackendConformance):
         return {"DOCKER_HOST": engine.url, "FIBER_IMAGE": engine.image}
 
     @pytest.fixture
-    def witness(self, backend, monkeypatch):
-        return DockerWitness(backend, monkeypatch)
+    def witness(self, backend, engine, monkeypatch):
+        return DockerWitness(backend, engine, monkeypatch)
 
     @pytest.fixture
     def volume(self, run_id):

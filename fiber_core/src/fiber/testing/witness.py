@@ -39,6 +39,13 @@ class Witness:
         """End the job's processes as a stranger would: ``kill -9``, a container that is killed."""
         raise NotImplementedError
 
+    def suspend(self, job: Job) -> None:
+        """Stop the job as the platform's own tool does: a container that is frozen.
+
+        Give it where a program that stops itself is nobody's news. Else the kit has programs do so.
+        """
+        raise NotImplementedError
+
     def calls(self) -> int:
         """How many requests backends have made of the engine so far."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ __all__ = ["Client", "MissingImageError", "close_stream", "words_of"]
 _TIMEOUT = 60.0
 #: calls that may be on their way at once; more of them wait for a connection
 _CONNECTIONS = 32
+#: Docker's words and Podman's, which comes without a code of its own
+_SAYS_NOT_RUNNING = re.compile("not running|can only kill running containers")
 _GONE = (
     requests.exceptions.ConnectionError,
     requests.exceptions.Timeout,
@@ -180,7 +183,7 @@ class Client:
             try:
                 self.api.kill(job, signal=signum)
             except APIError as error:
-                if error.status_code == 409 or "not running" in words_of(error):
+                if error.status_code == 409 or _SAYS_NOT_RUNNING.search(words_of(error)):
                     raise _NotRunning from error
                 raise
 

@@ -35,16 +35,23 @@ class Images:
         self._say = say or _to_stderr
         self._lock = threading.Lock()
         self._pulled: set[str] = set()
+        self._looked_for: set[str] = set()
 
     def before_use(self, image: str) -> None:
-        """Pull an image where the policy says always; once a process."""
-        if self._config.pull == "always":
-            with self._lock:
-                if image not in self._pulled:
-                    self._pull(image)
+        """Pull an image as the policy says, on this thread, which Ctrl-C may interrupt; once a process.
+
+        Raises:
+            SubmitError: it cannot be had; the text has the engine's words.
+        """
+        with self._lock:
+            if self._config.pull == "never" or image in self._looked_for:
+                return
+            if self._config.pull == "always" or self._is_missing(image):
+                self._pull(image)
+            self._looked_for.add(image)
 
     def after_miss(self, image: str, error: MissingImageError) -> None:
-        """The engine lacks an image: pull it, where the policy allows.
+        """The engine has lost an image: pull it, where the policy allows.
 
         Raises:
             SubmitError: it cannot be had; the text has the engine's words.
@@ -58,6 +65,16 @@ class Images:
         with self._lock:
             if image not in self._pulled:
                 self._pull(image)
+
+    def _is_missing(self, image: str) -> bool:
+        try:
+            self._client.call("inspect an image", lambda api: api.inspect_image(image))
+        except MissingImageError:
+            return True
+        except BackendError:
+            # whoever asks for a container of it is told more
+            return False
+        return False
 
     def build(self, folder: str) -> str | None:
         """Build, tag and, where a registry is set, push the image of a folder; its name.

@@ -1,4 +1,4 @@
-"""Starts jobs: creates their containers, starts them, hands them what is private, shows their output."""
+"""Starts jobs: has their containers made, started and removed, whatever comes in between."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ import attrs
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.hands import Hands
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
-from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.model import Job, JobSpec, JobState, JobStatus
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import Plan, Surroundings, plan
 from fiber_docker.devices import Devices, Requests
 from fiber_docker.images import Images
 from fiber_docker.output import Pump
-from fiber_docker.status import never_ran, start_failure
+from fiber_docker.refusals import advice, lacks_python
+from fiber_docker.starting import start
+from fiber_docker.status import never_began, never_ran, start_failure
 
 __all__ = ["Starter"]
 
 #: seconds that output has to arrive once its container has ended
 _LAST_WORDS = 2.0
-_NO_PYTHON = "executable file not found"
-
+#: the same where a verdict waits for it; the engine tells of an end after all was written
+_LAST_WORDS_OF_A_VERDICT = 0.5
 #: calls; the engine serialises much of what it does, and more would only wait there
 _AT_ONCE = 8
+#: containers that are created meanwhile; few threads submit
+_MADE_AT_ONCE = 4
 
 
 class _Stage(enum.Enum):
@@ -84,8 +88,12 @@ class Starter:
         self._images = images
         self._devices = devices
         self._hands = Hands("docker", "the Docker engine", _AT_ONCE)
+        # a user's thread asks for no container: Ctrl-C would take it away from the answer, and nobody
+        # would know of what the engine has made
+        self._makers = Hands("docker-create", "the Docker engine", _MADE_AT_ONCE)
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
+        self._closed = False
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
         """Create a job's container, and have it started.
@@ -104,27 +112,31 @@ class Starter:
             data={"container": wanted.name},
             argv=spec.argv,
         )
-        failures: list[BackendError] = []
+        failures: list[Exception] = []
+        made = threading.Event()
 
-        def create(requests: Requests) -> None:
-            if not self._may_begin(job):
-                return
-            granted = _with_devices(wanted, requests)
+        def make(requests: Requests) -> None:
             try:
-                self._create(granted, around.image)
-            except BackendError as error:
+                if self._may_begin(job):
+                    self._make(job, spec, _with_devices(wanted, requests), around)
+            except Exception as error:
                 failures.append(error)
-                with self._lock:
-                    del self._own[job.id]
-                self._feed.publish(job, start_failure(str(error)))
-                return
-            self._hands.do(lambda: self._start(job, spec, granted, around))
+            finally:
+                made.set()
 
         with self._lock:
             self._own[job.id] = _Own(spec)
         # told before the engine tells, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
-        self._devices.grant(job.id, spec.resources, create)
+        if self._devices.grant(
+            job.id, spec.resources, lambda found: self._makers.do(lambda: make(found))
+        ):
+            try:
+                made.wait()
+            except BaseException:
+                # nobody will know of it
+                self.end_early(job, signal.SIGKILL)
+                raise
         if failures:
             raise failures[0]
         if spec.detached:
@@ -178,7 +190,7 @@ class Starter:
         with self._lock:
             own = self._own.get(job_id)
             pump = None if own is None else own.pump
-        return () if pump is None else pump.last_words(_LAST_WORDS)
+        return () if pump is None else pump.last_words(_LAST_WORDS_OF_A_VERDICT)
 
     def ended(self, job: Job) -> None:
         """A job has ended: its devices are free."""
@@ -222,18 +234,40 @@ class Starter:
 
     def close(self) -> None:
         """Remove the containers of jobs that end with their submitter. Idempotent."""
+        with self._lock:
+            self._closed = True
         self.start_none()
+        # what the engine was asked to make is there then, or was refused
+        self._makers.close()
+        with self._lock:
+            starting = [job for job, own in self._own.items() if own.stage is _Stage.STARTING]
+        attached = self.attached()
         try:
-            self.remove_all(self.attached())
+            self.remove_all(attached)
         finally:
             self._hands.close()
             with self._lock:
                 pumps = [self._take_pump(own) for own in self._own.values()]
+                remade = [job for job, own in self._own.items() if own.remade]
             for pump in pumps:
                 if pump is not None:
                     pump.join(0.0)
+        for job_id in {*starting} & {*remade} & {*attached}:
+            # removed, and then made once more by a thread that was at it
+            self._client.remove(job_id)
 
     # -- within
+
+    def _make(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
+        """Create a job's container and have it started, on a thread of our own."""
+        try:
+            self._create(wanted, around.image)
+        except Exception as error:
+            with self._lock:
+                del self._own[job.id]
+            self._feed.publish(job, start_failure(str(error)))
+            raise
+        self._hands.do(lambda: self._start(job, spec, wanted, around))
 
     def _create(self, wanted: Plan, image: str) -> None:
         try:
@@ -246,7 +280,7 @@ class Starter:
         """A job has its devices; False where it was killed while it waited for them."""
         with self._lock:
             own = self._own.get(job.id)
-            if own is not None and not own.doomed:
+            if own is not None and not (own.doomed or self._closed):
                 own.stage = _Stage.STARTING
                 return True
             doomed = 0 if own is None else own.doomed
@@ -278,10 +312,11 @@ class Starter:
                 own = self._own[job.id]
                 own.stage = _Stage.STARTED
             if own.doomed:
-                # it has done nothing yet, and may not listen to any other signal
                 self._give_up(job, own.doomed)
-                with contextlib.suppress(UnknownJobError):
-                    self._client.signal(job.id, signal.SIGKILL)
+                if spec.entry is None:
+                    # it has done nothing yet, and may not listen to any other signal
+                    with contextlib.suppress(UnknownJobError):
+                        self._client.signal(job.id, signal.SIGKILL)
             status = self._feed.status(job.id)
             if status is not None and status.state.is_terminal and spec.entry is not None:
                 # it was killed or refused, and a container that never ran does not go by itself
@@ -296,38 +331,19 @@ class Starter:
                     return
             self._run(job, spec, wanted)
         except SubmitError as error:
-            if _lacks_python(error) and spec.private is None and spec.entry is None:
+            if lacks_python(error) and spec.private is None and spec.entry is None:
                 self._start_bare(job, spec, wanted, around)
                 return
-            self._feed.publish(job, start_failure(_advice(error, spec, self._config, around.image)))
+            self._feed.publish(job, start_failure(advice(error, spec, self._config, around.image)))
         except BackendError as error:
             self._feed.publish(job, start_failure(str(error)))
 
     def _run(self, job: Job, spec: JobSpec, wanted: Plan) -> None:
-        client = self._client
-        if wanted.files is not None:
-            client.put(job.id, "/", wanted.files)
-        stream = None
-        shown = not spec.detached
-        if wanted.stdin or shown:
-            stream = client.attach(job.id, stdin=bool(wanted.stdin), output=shown)
-        try:
-            client.start(job.id, spec.name)
-        except BaseException:
-            if stream is not None:
-                stream.close()
-            raise
-        if stream is not None:
-            if shown:
-                prefix = f"[{spec.name}] ".encode() if spec.log_prefix else b""
-                with self._lock:
-                    self._own[job.id].pump = Pump(stream, prefix)
-            if wanted.stdin:
-                # one that has ended meanwhile reads no more
-                with contextlib.suppress(OSError):
-                    stream.write(wanted.stdin)
-            if not shown:
-                stream.close()
+        def keep(pump: Pump) -> None:
+            with self._lock:
+                self._own[job.id].pump = pump
+
+        start(self._client, spec, wanted, keep)
 
     def _start_bare(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         """Without Python, a program is the first process itself."""
@@ -341,22 +357,12 @@ class Starter:
             self._create(bare, around.image)
             self._run(job, spec, bare)
         except BackendError as error:
-            words = _advice(error, spec, self._config, around.image)
+            words = advice(error, spec, self._config, around.image)
             self._feed.publish(job, start_failure(words))
 
     def _give_up(self, job: Job, signum: int) -> None:
         """Tell the end of a job that did nothing; dropped where another one was told."""
-        self._feed.publish(job, _never_began(signum or signal.SIGKILL))
-
-
-def _never_began(signum: int) -> JobStatus:
-    """The status of a job that was ended before it was started."""
-    return JobStatus(
-        state=JobState.FAILED,
-        reason=Reason(ReasonKind.SIGNAL, signum),
-        exit_code=-signum,
-        message="ended before it was started",
-    )
+        self._feed.publish(job, never_began(signum or signal.SIGKILL))
 
 
 def _with_devices(wanted: Plan, requests: Requests) -> Plan:
@@ -364,18 +370,3 @@ def _with_devices(wanted: Plan, requests: Requests) -> Plan:
         return wanted
     host = {**wanted.body["HostConfig"], "DeviceRequests": list(requests)}
     return attrs.evolve(wanted, body={**wanted.body, "HostConfig": host})
-
-
-def _lacks_python(error: BackendError) -> bool:
-    return _NO_PYTHON in str(error) or "no such file or directory" in str(error)
-
-
-def _advice(error: BackendError, spec: JobSpec, config: DockerConfig, image: str) -> str:
-    """The engine's words, with what to do where they say that there is no Python."""
-    needs_python = spec.entry is not None or spec.private is not None
-    if needs_python and _lacks_python(error):
-        return (
-            f"image {image} has no Python called {config.python!r}: {error}; name an image with "
-            f"Python and fiber (FIBER_IMAGE), or set FIBER_DOCKER_PYTHON to its path there"
-        )
-    return str(error)

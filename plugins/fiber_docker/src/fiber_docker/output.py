@@ -18,7 +18,7 @@ _turn = threading.Lock()
 
 
 class Pump:
-    """Copies the output of one container until it ends, in a thread of its own.
+    """Copies the output of one container from :meth:`begin` until it ends, in a thread of its own.
 
     Args:
         stream: attached to the container.
@@ -30,19 +30,23 @@ class Pump:
         self._buffers = {number: LineBuffer() for number in (STDOUT, STDERR)}
         self._prefixes = {number: LinePrefix(prefix) for number in (STDOUT, STDERR)}
         self._tail = LineTail(_TAIL)
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
+
+    def begin(self) -> None:
+        """Start copying; once, whether or not the container was started."""
         self._thread.start()
 
     def last_words(self, timeout: float) -> tuple[str, ...]:
         """The last lines, once all have come, or after ``timeout`` seconds."""
-        self._thread.join(timeout)
+        self._ended.wait(timeout)
         return self._tail.lines()
 
     def join(self, timeout: float) -> None:
         """Wait for its end, then close it."""
-        self._thread.join(timeout)
+        self._ended.wait(timeout)
         self._stream.close()
-        self._thread.join()
+        self._ended.wait()
 
     def _copy(self) -> None:
         try:
@@ -63,6 +67,7 @@ class Pump:
         finally:
             self._flush()
             self._stream.close()
+            self._ended.set()
 
     def _flush(self) -> None:
         for number, buffer in self._buffers.items():

@@ -37,6 +37,8 @@ CAPABILITIES = Capabilities(
     devices=True,
     groups=True,
     detached=True,
+    suspend=True,
+    drain=True,
 )
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "from_list",
     "job_of",
     "needs_a_look",
+    "never_began",
     "never_ran",
     "start_failure",
     "with_words",
@@ -95,6 +96,16 @@ def never_ran(status: JobStatus) -> bool:
     """True for a job whose first program could not be started."""
     kind = None if status.reason is None else status.reason.kind
     return kind in (ReasonKind.START, ReasonKind.IMAGE)
+
+
+def never_began(signum: int) -> JobStatus:
+    """The status of a job that was ended, as by a signal, before it was started."""
+    return JobStatus(
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.SIGNAL, signum),
+        exit_code=-signum,
+        message="ended before it was started",
+    )
 
 
 def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:

@@ -33,7 +33,9 @@ class Stream:
     def set_timeout(self, seconds: float | None) -> None:
         """How long :meth:`read` waits before it raises TimeoutError."""
         if hasattr(self._socket, "settimeout"):
-            self._socket.settimeout(seconds)
+            # whoever closed it meanwhile is told by the next read
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(seconds)
 
     def write(self, data: bytes) -> None:
         """Write to the container's standard input, all of it."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 import signal
 import time
 
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.model import Job, JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.driver import Driver, is_gone
 from fiber.testing.kit.platform import Platform
+from fiber.testing.witness import Witness
 
 __all__ = ["Stops"]
 
@@ -106,21 +107,32 @@ class Stops(Platform):
         # "have ended when this returns", so there is nothing to be patient for but reaping
         assert is_gone(int(child), 1.0)
 
-    def test_a_stopped_job_is_suspended_and_not_dead(self, kit: Driver) -> None:
+    def test_a_stopped_job_is_suspended_and_not_dead(
+        self, kit: Driver, witness: Witness | None
+    ) -> None:
         self.need(kit.backend, "suspend")
-        job = kit.submit(programs.stop_itself())
+        job = self._stopped(kit, witness)
 
-        kit.until(job, lambda status: status.state is JobState.SUSPENDED, "suspension")
         assert kit.backend.status([job])[0].state is JobState.SUSPENDED
 
         kit.backend.kill(job)
         assert kit.end(job).exit_code == -signal.SIGKILL
 
-    def test_a_stopped_job_can_be_terminated(self, kit: Driver) -> None:
+    def test_a_stopped_job_can_be_terminated(self, kit: Driver, witness: Witness | None) -> None:
         self.need(kit.backend, "suspend")
-        job = kit.submit(programs.stop_itself())
-        kit.until(job, lambda status: status.state is JobState.SUSPENDED, "suspension")
+        job = self._stopped(kit, witness)
 
         kit.backend.terminate(job, grace=0.2)
 
         assert kit.end(job).exit_code in (-signal.SIGTERM, -signal.SIGKILL)
+
+    def _stopped(self, kit: Driver, witness: Witness | None) -> Job:
+        """A job that was told to be suspended."""
+        if witness is not None and witness.can("suspend"):
+            job = kit.submit(programs.sleep_forever())
+            kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+            witness.suspend(job)
+        else:
+            job = kit.submit(programs.stop_itself())
+        kit.until(job, lambda status: status.state is JobState.SUSPENDED, "suspension")
+        return job

@@ -1,0 +1,210 @@
+"""Containers are made, started and removed in an order that leaves none, whenever things happen."""
+
+import contextlib
+import socket
+import threading
+
+import attrs
+import pytest
+
+from fiber.backend_parts.feed import Feed
+from fiber.exceptions import BackendError
+from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber_docker.config import DockerConfig
+from fiber_docker.container import Surroundings
+from fiber_docker.devices import Devices
+from fiber_docker.images import Images
+from fiber_docker.jobs import Starter
+from fiber_docker.stream import Stream
+
+PATIENCE = 30.0
+
+
+@attrs.define
+class FakeClient:
+    """An engine whose answers come when a test says so."""
+
+    containers: set = attrs.field(factory=set)
+    makers: list = attrs.field(factory=list)
+    asked: threading.Event = attrs.field(factory=threading.Event)
+    may_make: threading.Event = attrs.field(factory=threading.Event)
+    may_start: threading.Event = attrs.field(factory=threading.Event)
+    ends: list = attrs.field(factory=list)
+    on_start: object = lambda name: None
+    on_signal: object = lambda name: None
+
+    def create(self, name, body):
+        self.makers.append(threading.current_thread())
+        self.asked.set()
+        assert self.may_make.wait(PATIENCE)
+        self.containers.add(name)
+
+    def attach(self, name, *, stdin, output):
+        ours, theirs = socket.socketpair()
+        self.ends.append(theirs)
+        return Stream(ours)
+
+    def start(self, container, name):
+        self.on_start(container)
+        assert self.may_start.wait(PATIENCE)
+
+    def put(self, container, folder, archive):
+        pass
+
+    def signal(self, name, number):
+        self.on_signal(name)
+
+    def remove(self, name):
+        self.containers.discard(name)
+
+
+@pytest.fixture
+def client():
+    client = FakeClient()
+    yield client
+    for end in client.ends:
+        end.close()
+
+
+@pytest.fixture
+def feed():
+    feed = Feed()
+    yield feed
+    feed.close()
+
+
+@pytest.fixture
+def starter(client, feed):
+    config = DockerConfig(pull="never")
+    images = Images(client, config)
+    devices = Devices(client, {}, "python3")
+    starter = Starter("docker", client, config, feed, images, devices)
+    yield starter
+    client.may_make.set()
+    client.may_start.set()
+    starter.close()
+
+
+def process(**fields):
+    """One of Fiber's own processes."""
+    return attrs.evolve(
+        JobSpec(run_id="00c0ffee", name="p", argv=("python3", "-m", "x"), entry="x:y"), **fields
+    )
+
+
+def in_thread(function, *words):
+    thread = threading.Thread(target=function, args=words)
+    thread.start()
+    return thread
+
+
+AROUND = Surroundings(image="i")
+
+
+def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, starter):
+    submitter = in_thread(starter.submit, process(), AROUND)
+    assert client.asked.wait(PATIENCE)
+    left = []
+
+    def close():
+        starter.close()
+        left.append((client.may_make.is_set(), set(client.containers)))
+
+    closer = in_thread(close)
+    threading.Timer(0.2, client.may_make.set).start()
+    closer.join(PATIENCE)
+    submitter.join(PATIENCE)
+
+    # not before the engine had answered, and nothing was there then
+    assert left == [(True, set())]
+    assert client.containers == set()
+
+
+def test_after_close_none_is_made(client, starter, feed):
+    client.may_make.set()
+    starter.close()
+
+    job = starter.submit(process(), AROUND)
+
+    assert client.makers == []
+    assert feed.status(job.id).state is JobState.FAILED
+
+
+def test_no_thread_of_a_user_asks_for_a_container(client, starter):
+    client.may_make.set()
+    client.may_start.set()
+
+    starter.submit(process(), AROUND)
+
+    assert threading.current_thread() not in client.makers
+
+
+def test_a_process_that_was_killed_before_its_start_is_removed_whatever_a_signal_does(
+    client, starter, feed
+):
+    """Podman has an error for a signal to a container that was not started."""
+
+    def refuse(name):
+        raise BackendError("can only kill running containers")
+
+    client.on_signal = refuse
+    submitter = in_thread(starter.submit, process(), AROUND)
+    assert client.asked.wait(PATIENCE)
+    starter.start_none()
+    client.may_make.set()
+    submitter.join(PATIENCE)
+
+    starter.close()
+
+    assert client.containers == set()
+
+
+def test_last_words_are_known_though_the_container_ends_before_the_engine_answers(client, starter):
+    words = []
+
+    def speak_and_end(name):
+        (end,) = client.ends
+        text = b"No module named fiber\n"
+        end.sendall(b"\x02\0\0\0" + len(text).to_bytes(4, "big") + text)
+        end.close()
+        asked = in_thread(lambda: words.extend(starter.last_words(name)))
+        # the engine's answer comes while its events are read
+        threading.Timer(0.1, client.may_start.set).start()
+        threads.append(asked)
+
+    threads = []
+    client.on_start = speak_and_end
+    client.may_make.set()
+    starter.submit(process(), AROUND)
+    assert client.may_start.wait(PATIENCE)
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert words == ["No module named fiber"]
+
+
+def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
+    def refuse(name):
+        raise BackendError("no space left")
+
+    client.on_start = refuse
+    client.may_make.set()
+    job = starter.submit(process(), AROUND)
+
+    with contextlib.closing(feed.events("00c0ffee")) as events:
+        end = next(status for told, status in events if told.id == job.id and status.exit_code)
+    starter.close()
+
+    assert end.message == "no space left"
+    assert client.containers == set()
+
+
+def test_an_end_that_was_told_stays(feed, client, starter):
+    client.may_make.set()
+    client.may_start.set()
+    job = starter.submit(process(), AROUND)
+
+    feed.publish(job, JobStatus(state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0)))
+    starter.close()
+
+    assert feed.status(job.id).state is JobState.SUCCEEDED
