@@ -6,11 +6,11 @@ import contextlib
 import hmac
 import ipaddress
 import socket
-import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from fiber.mpi.messages import Address
+from fiber.transport.accepting import Accepting
 
 __all__ = ["Beacon", "addresses", "dial"]
 
@@ -29,27 +29,13 @@ class Beacon:
 
     def __init__(self, name: str, token: str) -> None:
         self._name, self._token = name, token
-        self._listener = socket.create_server(("", 0), backlog=128)
-        self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, name="fiber-beacon", daemon=True)
-        self._thread.start()
+        listener = socket.create_server(("", 0), backlog=128)
+        self.port: int = listener.getsockname()[1]
+        self._accepting = Accepting(listener, self._answer, name="fiber-beacon", at_once=True)
 
     def close(self) -> None:
         """Listen no more."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._answer, args=(connection,), name="fiber-beacon-answer", daemon=True
-            ).start()
+        self._accepting.close()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fiber.mpi.streams import Execution
+from fiber.transport.accepting import Accepting, private_listener
 
 __all__ = ["Call", "Door"]
 
@@ -114,30 +115,14 @@ class Door:
         #: where agents find it
         self.path = str(folder / "door")
         self._begin = begin
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        Path(self.path).chmod(0o600)
-        self._listener.listen(128)
-        self._thread = threading.Thread(target=self._accept, name="fiber-door", daemon=True)
-        self._thread.start()
+        self._accepting = Accepting(
+            private_listener(self.path), self._serve, name="fiber-door", at_once=True
+        )
 
     def close(self) -> None:
         """Listen no more. Calls that wait are their commands' affair."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
+        self._accepting.close()
         Path(self.path).unlink(missing_ok=True)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._serve, args=(connection,), name="fiber-agent", daemon=True
-            ).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

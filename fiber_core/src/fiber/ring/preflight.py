@@ -7,12 +7,12 @@ import errno
 import os
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Iterable
 
 from fiber import values
 from fiber.ring.messages import Probed, Target
+from fiber.transport.accepting import Accepting
 
 #: seconds within which an address answers, or does not work
 PATIENCE = 5.0
@@ -33,27 +33,16 @@ class Answering:
     """
 
     def __init__(self, listener: socket.socket, answer: bytes) -> None:
-        self._listener = listener
         self._answer = answer
-        self._thread = threading.Thread(target=self._serve, name="fiber-ring-probe", daemon=True)
-        self._thread.start()
+        self._accepting = Accepting(listener, self._serve, name="fiber-ring-probe")
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                connection.sendall(self._answer)
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(self._answer)
 
     def close(self) -> None:
         """Answer nobody any more."""
-        # wakes accept(), which close() alone does not
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
+        self._accepting.close()
 
 
 @values.define(eq=False)
