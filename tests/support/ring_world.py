@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fiber.ring import events
 from fiber.ring.instructions import (
+    Admit,
+    Change,
     Collect,
     Conclude,
     EndWorker,
@@ -37,6 +39,8 @@ class RingWorld:
         self.round = 0
         self.forming = self.running = self.collecting = self.halting = False
         self.members = ()
+        #: the newcomer that is to be brought together with those that run
+        self.newcomer = None
         self.concluded = []
         self.forgotten = 0
         self.log = []
@@ -63,6 +67,17 @@ class RingWorld:
             self.members = told.placements
             ranks = [rank for placement in told.placements for rank in placement.ranks]
             assert ranks == list(range(len(ranks)))
+        elif isinstance(told, Admit):
+            assert self.running
+            assert told.worker in self.up - self.ending
+            self.newcomer = told.worker
+        elif isinstance(told, Change):
+            assert self.running
+            assert told.round == self.round
+            ranks = [rank for placement in told.placements for rank in placement.ranks]
+            assert ranks == list(range(len(ranks)))
+            assert not {placement.worker for placement in told.placements} & self.ending
+            self.members = told.placements
         elif isinstance(told, Go):
             assert self.forming
             assert told.round == self.round
@@ -72,7 +87,7 @@ class RingWorld:
             self.collecting = True
         elif isinstance(told, EndWorker):
             self.ending.add(told.worker)
-            if not self.policy.keeps_workers:
+            if not (self.policy.keeps_workers or self.policy.is_live):
                 self.running = self.forming = False
         elif isinstance(told, Halt):
             self.halting = True
@@ -119,6 +134,16 @@ class RingWorld:
         for placement in self.members:
             self.feed(events.WorkerDone(placement.worker))
         return self
+
+    def joins(self):
+        """The newcomer and those that run know each other."""
+        newcomer, self.newcomer = self.newcomer, None
+        return self.feed(events.Admitted(self.round, newcomer))
+
+    def is_kept_out(self, failure):
+        """They do not."""
+        newcomer, self.newcomer = self.newcomer, None
+        return self.feed(events.NotAdmitted(self.round, newcomer, failure))
 
     def collected(self):
         self.collecting = False

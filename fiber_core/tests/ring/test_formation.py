@@ -23,6 +23,14 @@ def test_on_one_host_loopback_is_the_way():
     assert [one.ips for one in targets(hellos, 0)] == [("127.0.0.1",)]
 
 
+def test_where_others_may_join_from_elsewhere_loopback_is_no_way():
+    hellos = [hello("a", "10.0.0.1", "127.0.0.1")] * 2
+
+    assert [one.ips for one in targets(hellos, 0, may_grow=True)] == [("10.0.0.1",)]
+    alone = [hello("a", "127.0.0.1")] * 2
+    assert [one.ips for one in targets(alone, 0, may_grow=True)] == [("127.0.0.1",)]
+
+
 def test_the_first_address_that_all_others_reached_is_chosen():
     hellos = [
         hello("a", "172.17.0.1", "10.0.0.1"),

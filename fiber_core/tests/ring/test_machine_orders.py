@@ -18,9 +18,9 @@ class Orders(RingWorld, RuleBasedStateMachine):
         deadline=st.sampled_from([None, 40.0]),
         ttl=st.sampled_from([None, 3.0]),
         clean=st.sampled_from(Clean),
-        keeps=st.booleans(),
+        changes=st.sampled_from(["restart", "keep", "live"]),
     )
-    def begin(self, workers, elastic, max_restarts, backoff_limit, deadline, ttl, clean, keeps):
+    def begin(self, workers, elastic, max_restarts, backoff_limit, deadline, ttl, clean, changes):
         self.open(
             workers=workers,
             min=1 if elastic else None,
@@ -30,7 +30,8 @@ class Orders(RingWorld, RuleBasedStateMachine):
             deadline=deadline,
             ttl=ttl,
             clean=clean,
-            keeps_workers=keeps,
+            keeps_workers=changes == "keep",
+            is_live=changes == "live",
             start_timeout=20.0,
             last_call=5.0,
             heartbeat=8.0,
@@ -71,6 +72,14 @@ class Orders(RingWorld, RuleBasedStateMachine):
             self.forms()
         else:
             self.feed(events.NotFormed(self.round, Failure(reason="Unreachable")))
+
+    @precondition(lambda self: self.newcomer is not None)
+    @rule(well=st.booleans())
+    def a_newcomer_is_met(self, well):
+        if well:
+            self.joins()
+        else:
+            self.is_kept_out(Failure(reason="Unreachable"))
 
     @precondition(lambda self: self.collecting)
     @rule()

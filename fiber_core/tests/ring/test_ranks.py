@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber.ring.model import Host
-from fiber.ring.ranks import Seated, assign
+from fiber.ring.ranks import Seated, assign, in_order
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=8))
@@ -28,3 +28,12 @@ def test_ranks_are_all_there_contiguous_on_hosts_and_begin_at_seat_0(workers):
         assert placement.nodes == len(set(hosts))
         assert placement.local_size == hosts.count(placement.host.key)
         assert hosts.index(placement.host.key) + placement.local_rank == placement.first_rank
+
+
+def test_those_that_were_there_come_first_whatever_their_seats():
+    here, there = Host("a", "a"), Host("b", "b")
+    workers = [Seated(7, 2, here, 1), Seated(5, 1, there, 2), Seated(9, 0, here, 1)]
+
+    found = in_order(workers)
+
+    assert [(one.worker, one.first_rank) for one in found] == [(7, 0), (9, 1), (5, 2)]

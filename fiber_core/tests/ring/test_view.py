@@ -46,6 +46,53 @@ def test_steps_count_on_from_those_of_others():
     assert (found.state, found.step) == ("y", 8)
 
 
+def test_a_snapshot_is_made_when_it_is_asked_for():
+    found, steps = ring(), [3]
+    found.commit("committed", step=2)
+    found.offer(lambda: (f"offered at {steps[-1]}", steps[-1]))
+    steps.append(4)
+
+    other = ring(1)
+    other.take(*found.kept())
+
+    assert (other.state, other.step) == ("offered at 4", 4)
+
+
+def test_where_a_snapshot_raises_what_was_committed_counts(caplog):
+    found = ring()
+    found.commit("committed", step=2)
+    found.offer(lambda: 1 / 0)
+
+    assert found.kept()[0] == 2
+    assert "rank 0 of ring told no state" in caplog.text
+
+
+def test_members_come_and_go_and_those_that_wait_are_told():
+    found, more = ring(0, 2), ring(2, 3)
+    assert (found.changes, found.wait_for_change(0, 0)) == (0, False)
+
+    assert found.changed(1, more.members, 1)
+    assert (found.rank, found.size, found.changes) == (1, 3, 0)
+    found.announce()
+
+    assert found.wait_for_change(0, 0)
+    assert found.changes == 1
+    # what comes late changes nothing
+    assert not found.changed(0, more.members[:1], 1)
+    assert found.size == 3
+
+
+def test_its_folder_goes_with_it():
+    found = ring()
+    folder = found.folder
+    (folder / "file").write_text("x")
+    assert found.folder == folder
+
+    found.close()
+
+    assert not folder.exists()
+
+
 def test_what_is_to_be_done_at_the_end_is_done_in_the_other_order():
     done, found = [], ring()
     found.on_leave(lambda: done.append(1))

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.pipes import Connection, Pipe
@@ -20,12 +20,11 @@ from fiber.ring.hands import Hands
 from fiber.ring.loop import Loop
 from fiber.ring.machine import RingMachine
 from fiber.ring.member import MemberProcess, MemberThread, Work
-from fiber.ring.messages import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
 from fiber.ring.model import Failure, Group, RingStatus
 from fiber.ring.outcome import Outcome
 from fiber.ring.policy import Policy
-from fiber.ring.rounds import Round
-from fiber.ring.team import Worker, ended_badly, raised, why
+from fiber.ring.talk import Talk
+from fiber.ring.team import Worker, ended_badly, why
 
 if TYPE_CHECKING:
     from fiber.launch.child import Child
@@ -65,8 +64,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._team: dict[int, Worker] = {}
-        self._round: Round | None = None
-        self._state: tuple[int, bytes | None] = (0, None)
+        self._talk = Talk(self._team, self._machine.bounds, self._feed)
         self._loop = Loop()
         self._hands = Hands(runtime, work, self)
         self._thread = threading.Thread(
@@ -212,11 +210,15 @@ class Coordinator:
             else:
                 self._hands.launch_soon(told)
         elif isinstance(told, do.Form):
-            self._form(told)
+            self._talk.form(told)
         elif isinstance(told, do.Go):
-            self._go()
+            self._talk.go()
+        elif isinstance(told, do.Admit):
+            self._talk.admit(told)
+        elif isinstance(told, do.Change):
+            self._talk.change(told)
         elif isinstance(told, do.Collect):
-            self._collect(told)
+            self._talk.collect(told)
         elif isinstance(told, do.EndWorker):
             self._end(told)
         elif isinstance(told, do.Halt):
@@ -272,48 +274,17 @@ class Coordinator:
         end = worker.ends[slot]
         try:
             while end.poll():
-                self._heard(worker, slot, end.recv())
+                self._talk.heard(worker, slot, end.recv())
         except (EOFError, OSError):
             # its job tells why
             self._deaf_to(worker, slot)
-            self._has_collected()
+            self._talk.look_again()
 
     def _deaf_to(self, worker: Worker, slot: int) -> None:
         if slot not in worker.silent:
             worker.silent.add(slot)
             with contextlib.suppress(OSError):
                 self._loop.unwatch(worker.ends[slot].fileno())
-
-    def _heard(self, worker: Worker, slot: int, message: Any) -> None:
-        number, current = worker.number, self._round
-        self._feed(events.WorkerHeard(number))
-        if isinstance(message, Hello):
-            worker.hellos[slot] = message
-            if worker.is_up:
-                self._feed(events.WorkerUp(number, message.host))
-        elif isinstance(message, Probed) and current is not None:
-            failure = current.probed(number, slot, message)
-            if failure is not None:
-                self._feed(events.NotFormed(current.number, failure))
-        elif isinstance(message, Met) and current is not None:
-            if current.met(number, slot, message):
-                self._feed(events.Formed(current.number))
-        elif isinstance(message, Returned):
-            worker.returned[slot] = message.result
-            if len(worker.returned) == worker.group.slots:
-                self._feed(events.WorkerDone(number))
-        elif isinstance(message, Raised):
-            worker.raised.add(slot)
-            failed = raised(message, self._rank_of(worker, slot), worker.hellos[slot].host.name)
-            self._feed(events.WorkerFailed(number, failed))
-        elif isinstance(message, Kept):
-            worker.kept[slot] = message
-            self._has_collected()
-        else:
-            assert isinstance(message, Beat), f"a member said {message!r}"
-
-    def _rank_of(self, worker: Worker, slot: int | None) -> int | None:
-        return None if self._round is None else self._round.rank_of(worker.number, slot)
 
     def _job_changed(self, number: int, child: Child, status: JobStatus) -> None:
         worker = self._team.get(number)
@@ -327,43 +298,15 @@ class Coordinator:
         bad = ended_badly(worker, status)
         failure = None
         if bad is not None:
-            failure = values.evolve(bad[1], rank=self._rank_of(worker, bad[0]))
+            failure = values.evolve(bad[1], rank=self._talk.rank_of(worker, bad[0]))
         if status.state.is_terminal:
             for slot in range(len(worker.ends)):
                 self._deaf_to(worker, slot)
             worker.close()
             self._feed(events.WorkerGone(number, failure))
-            self._has_collected()
+            self._talk.look_again()
         elif failure is not None:
             self._feed(events.WorkerFailed(number, failure))
-
-    # -- rounds
-
-    def _form(self, told: do.Form) -> None:
-        self._round = Round(told.round, told.restarts, told.placements, self._team)
-        self._round.dial()
-
-    def _go(self) -> None:
-        current = self._round
-        assert current is not None, "the machine forms a round before it runs"
-        step, state = self._state
-        run = Run(facts=current.facts, step=step, state=state)
-        for place in current.placements:
-            self._team[place.worker].send(run)
-
-    def _collect(self, told: do.Collect) -> None:
-        current = self._round
-        assert current is not None, "the machine collects from a round"
-        current.ask(told.workers)
-        self._has_collected()
-
-    def _has_collected(self) -> None:
-        current = self._round
-        if current is not None and current.is_answered():
-            newest = current.newest()
-            if newest is not None and newest[0] >= self._state[0]:
-                self._state = newest
-            self._feed(events.Collected(current.number))
 
     # -- workers go
 
@@ -376,9 +319,7 @@ class Coordinator:
         for worker in self._team.values():
             if worker.is_idle:
                 worker.leave()
-        self.outcome.over(
-            told.failure, self._round.results() if self._round and not told.failure else ()
-        )
+        self.outcome.over(told.failure, () if told.failure else self._talk.results())
 
 
 def _finish(reference: weakref.ref[Coordinator]) -> None:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 
 from fiber import values
+from fiber.ring.changes import Changes
 from fiber.ring.chronicle import Chronicle
 from fiber.ring.instructions import Collect, Conclude, Forget, Form, Go, Halt, Instruction
 from fiber.ring.model import ConditionKind, Failure, Group, Placement, RingPhase
@@ -46,6 +47,7 @@ class Course:
         self.round: dict[int, bool] = {}
         self.placements: tuple[Placement, ...] = ()
         self.rounds = self.restarts = 0
+        self.changes = Changes(self)
         self.failure: Failure | None = None
         #: attempts to bring all up that failed since the last run
         self._tries = 0
@@ -120,6 +122,8 @@ class Course:
 
     def run_failed(self, failure: Failure, now: float, out: list[Instruction]) -> None:
         """User code failed, or a worker that ran it."""
+        if self.changes.lets_go(failure, now, out):
+            return
         self.failure = failure
         restarts = self.restarts < self.policy.max_restarts
         if restarts:
@@ -251,6 +255,7 @@ class Course:
         hosts = self.placements[0].nodes
         message = f"{size} rank{'s'[: size > 1]} on {hosts} host{'s'[: hosts > 1]}"
         self.chronicle.is_now(ConditionKind.RUNNING, "RingRunning", message, now)
+        self.changes.begin(self.placements)
         for worker in self.working():
             worker.heard = now
         out.append(Go(self.rounds))
@@ -264,16 +269,20 @@ class Course:
             # where somebody is done the others will be soon: nobody is to begin again for a newcomer
             return
         self.roll.fill(self.wanted, now, out)
+        if self.policy.is_live:
+            self.changes.advance(now, out)
+            return
         new = [worker for worker in self.roll.up() if worker.number not in self.round]
         surplus = len(self.round) - self.wanted
         if surplus > 0:
-            self._resize(f"{surplus} fewer are wanted", now, out)
+            self.start_again(f"{surplus} fewer are wanted", now, out)
         elif not new:
             self._call_until = None
         elif len(self.round) + len(new) >= self.wanted or self._is_last_call(self.least, now):
-            self._resize(f"{len(new)} more came up", now, out)
+            self.start_again(f"{len(new)} more came up", now, out)
 
-    def _resize(self, why: str, now: float, out: list[Instruction]) -> None:
+    def start_again(self, why: str, now: float, out: list[Instruction]) -> None:
+        """All ranks start again because there are more or fewer, which is no failure."""
         self.chronicle.is_now(ConditionKind.RESTARTING, "Resized", why, now)
         self.settle(Next.RESTART, now, now, out)
 

@@ -76,6 +76,23 @@ class NotFormed:
 
 
 @values.frozen
+class Admitted:
+    """A newcomer and the workers of a round that runs know each other."""
+
+    round: int
+    worker: int
+
+
+@values.frozen
+class NotAdmitted:
+    """They do not."""
+
+    round: int
+    worker: int
+    failure: Failure
+
+
+@values.frozen
 class Collected:
     """The survivors of a round have told their state, or have none."""
 
@@ -137,6 +154,8 @@ Event = (
     | WorkerGone
     | Formed
     | NotFormed
+    | Admitted
+    | NotAdmitted
     | Collected
     | Halted
     | JobEnded

@@ -29,21 +29,30 @@ def by_rank(
     return tuple(hello for placement in placements for hello in hellos[placement.worker])
 
 
-def _candidates(hellos: Sequence[Hello], index: int) -> tuple[Address, ...]:
+def _candidates(hellos: Sequence[Hello], index: int, may_grow: bool) -> tuple[Address, ...]:
     """By which addresses a member may be known: loopback where all are on one host, else not."""
     one_host = len({hello.host.key for hello in hellos}) == 1
     found = hellos[index].addresses
     loopback = tuple(address for address in found if address.ip.startswith(_LOOPBACK))
     others = tuple(address for address in found if address not in loopback)
-    return (loopback + others)[:1] if one_host else others
+    if not one_host:
+        return others
+    # who joins later may be elsewhere
+    return (others + loopback if may_grow else loopback + others)[:1]
 
 
-def targets(hellos: Sequence[Hello], index: int) -> tuple[Target, ...]:
-    """Whom the member at a position dials; itself not."""
+def targets(hellos: Sequence[Hello], index: int, *, may_grow: bool = False) -> tuple[Target, ...]:
+    """Whom the member at a position dials; itself not.
+
+    Args:
+        hellos: what the members said, by rank.
+        index: the position.
+        may_grow: True where members on other hosts may join later.
+    """
     return tuple(
         Target(
             other,
-            tuple(a.ip for a in _candidates(hellos, other)),
+            tuple(a.ip for a in _candidates(hellos, other, may_grow)),
             hellos[other].port,
             hellos[other].proof,
         )
@@ -52,24 +61,26 @@ def targets(hellos: Sequence[Hello], index: int) -> tuple[Target, ...]:
     )
 
 
-def choose(hellos: Sequence[Hello], probed: Sequence[Probed]) -> tuple[Address, ...] | Unreachable:
+def choose(
+    hellos: Sequence[Hello], probed: Sequence[Probed], *, may_grow: bool = False
+) -> tuple[Address, ...] | Unreachable:
     """The address of each member that all others reached; the first in its own order."""
     chosen = []
     for index in range(len(hellos)):
         others = [found for dialler, found in enumerate(probed) if dialler != index]
-        for address in _candidates(hellos, index):
+        for address in _candidates(hellos, index, may_grow):
             if all(address.ip in found.reached.get(index, ()) for found in others):
                 chosen.append(address)
                 break
         else:
-            return Unreachable(_why(hellos, probed, index))
+            tried = [address.ip for address in _candidates(hellos, index, may_grow)]
+            return Unreachable(_why(hellos, probed, index, ", ".join(tried) or "no address"))
     return tuple(chosen)
 
 
-def _why(hellos: Sequence[Hello], probed: Sequence[Probed], index: int) -> Failure:
+def _why(hellos: Sequence[Hello], probed: Sequence[Probed], index: int, tried: str) -> Failure:
     target = hellos[index]
     there = f"member {index} ({target.host.name}) at port {target.port}"
-    tried = ", ".join(a.ip for a in _candidates(hellos, index)) or "no address"
     cut_off = [
         (dialler, found)
         for dialler, found in enumerate(probed)

@@ -17,7 +17,8 @@ class RingFramework(abc.ABC):
 
     Its methods are called in the members, in this order: :meth:`host` in that of rank 0,
     :meth:`environ` and :meth:`preferences` in all, :meth:`enter` in all, the user's initializer and
-    function, :meth:`leave` in all. Instances must be picklable.
+    function, :meth:`leave` in all; :meth:`changed` while the function runs. Instances must be
+    picklable.
     """
 
     #: what users write: ``Ring(…, framework="torch")``
@@ -57,6 +58,12 @@ class RingFramework(abc.ABC):
             variables that are known only now, such as the paths of files that it wrote.
         """
         return {}
+
+    def changed(self, ring: RingView) -> None:  # noqa: B027 - few need it
+        """Members came or went while the function runs; on another thread than the function's.
+
+        Only a ring with ``elastic="live"`` calls it, once for each change.
+        """
 
     def leave(self, ring: RingView) -> None:  # noqa: B027 - few need it
         """End what :meth:`enter` began, once the function has returned."""

@@ -28,6 +28,22 @@ class Form:
 
 
 @values.frozen
+class Admit:
+    """Let a newcomer get to know a round that runs; answered by ``Admitted`` or ``NotAdmitted``."""
+
+    round: int
+    worker: int
+
+
+@values.frozen
+class Change:
+    """Tell the workers of a round that runs who they are now; newcomers begin."""
+
+    round: int
+    placements: tuple[Placement, ...]
+
+
+@values.frozen
 class Go:
     """Let user code begin; answered by ``WorkerDone``, ``WorkerFailed`` or ``JobEnded``."""
 
@@ -71,4 +87,6 @@ class Forget:
     """Let go of everything that is still kept."""
 
 
-Instruction = StartWorker | Form | Go | Collect | Halt | EndWorker | Conclude | Forget
+Instruction = (
+    StartWorker | Form | Admit | Change | Go | Collect | Halt | EndWorker | Conclude | Forget
+)

@@ -46,6 +46,8 @@ class RingMachine:
             events.WorkerGone: self._worker_gone,
             events.Formed: self._formed,
             events.NotFormed: self._not_formed,
+            events.Admitted: self._admitted,
+            events.NotAdmitted: self._not_admitted,
             events.Collected: self._collected,
             events.Halted: self._halted,
             events.JobEnded: self._job_ended,
@@ -75,6 +77,15 @@ class RingMachine:
             pass
         return out
 
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Fewest and most ranks, where these may change while ranks run; None where not."""
+        course = self._course
+        if not course.policy.is_live:
+            return None
+        fewest, most = course.roll.slots
+        return course.least * fewest, course.most * most
+
     def next_deadline(self) -> float | None:
         """When a :class:`~fiber.ring.events.Tick` must come; None where none need."""
         return self._course.next_deadline()
@@ -97,6 +108,7 @@ class RingMachine:
             up=course.roll.count(State.UP) + course.roll.count(State.DONE),
             restarts=course.restarts,
             rounds=course.rounds,
+            changes=course.changes.count,
             failure=course.failure,
             start_time=course.chronicle.start_time,
             completion_time=course.chronicle.completion_time,
@@ -239,6 +251,21 @@ class RingMachine:
         course = self._course
         if course.phase is RingPhase.FORMING and event.round == course.rounds:
             course.attempt_failed(event.failure, now, out)
+
+    def _admitted(self, event: events.Admitted, now: float, out: list[Instruction]) -> None:
+        if self._is_admitting(event):
+            self._course.changes.admit(event.worker, now, out)
+
+    def _not_admitted(self, event: events.NotAdmitted, now: float, out: list[Instruction]) -> None:
+        if self._is_admitting(event):
+            worker = self._course.roll.get(event.worker)
+            assert worker is not None, "who is gone is no longer admitted"
+            self._lost(worker, event.failure, now, out)
+
+    def _is_admitting(self, event: events.Admitted | events.NotAdmitted) -> bool:
+        course = self._course
+        is_now = course.phase is RingPhase.RUNNING and event.round == course.rounds
+        return is_now and course.changes.is_admitting(event.worker)
 
     def _collected(self, event: events.Collected, now: float, out: list[Instruction]) -> None:
         if event.round == self._course.rounds:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import queue
 import secrets
@@ -18,6 +20,7 @@ from fiber.ring import framework as basics
 from fiber.ring import here, view
 from fiber.ring.messages import (
     Beat,
+    Changed,
     Hello,
     Kept,
     Leave,
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from fiber.ring.framework import RingFramework
 
 __all__ = ["MemberProcess", "MemberThread", "Work"]
+
+log = logging.getLogger("fiber")
 
 
 @values.frozen(kw_only=True)
@@ -152,6 +157,9 @@ class _Member:
                 if isinstance(order, Probe):
                     self._tell(probe(order.targets))
                     continue
+                if isinstance(order, Changed):
+                    self._changed(order)
+                    continue
                 # all have dialled; from now on the port is the user's
                 answering.close()
                 has_failed = has_failed or not self._guarded(order)
@@ -164,6 +172,7 @@ class _Member:
 
     def _listen(self) -> None:
         """On a thread of its own: signs of life, and what must be answered while user code runs."""
+        has_begun = False
         try:
             while True:
                 if not self._end.poll(self._work.beat):
@@ -171,16 +180,46 @@ class _Member:
                     continue
                 order = self._end.recv()
                 if isinstance(order, Tell):
-                    ring = self._ring
-                    step, state = (0, None) if ring is None else ring.kept()
-                    self._tell(Kept(step, state))
+                    self._aside(self._tell_state)
+                    continue
+                if has_begun and isinstance(order, Probe):
+                    self._aside(functools.partial(self._probe, order))
+                    continue
+                if has_begun and isinstance(order, Changed):
+                    self._changed(order)
                     continue
                 self._orders.put(order)
+                has_begun = has_begun or isinstance(order, Run)
                 if isinstance(order, Leave):
                     return
         except (EOFError, OSError):
             # who coordinated is gone, and with it everything that it started
             self._orders.put(Leave())
+
+    def _aside(self, action: Callable[[], None]) -> None:
+        """On a thread of its own: signs of life go on meanwhile."""
+        threading.Thread(target=action, name="fiber-ring-aside", daemon=True).start()
+
+    def _tell_state(self) -> None:
+        ring = self._ring
+        self._tell(Kept(*((0, None) if ring is None else ring.kept())))
+
+    def _probe(self, order: Probe) -> None:
+        self._tell(probe(order.targets))
+
+    def _changed(self, order: Changed) -> None:
+        ring, framework = self._ring, self._work.framework
+        assert ring is not None, "the coordinator changes nothing before they met"
+        if not ring.changed(order.rank, order.members, order.change):
+            return
+        try:
+            if framework is not None:
+                framework.changed(ring)
+        except Exception:
+            # the user's function is not to end because of it
+            log.exception("fiber: the framework could not be told who the members are now")
+        finally:
+            ring.announce()
 
     def _guarded(self, order: Meet | Run) -> bool:
         """Do what may raise what is the user's; True where it did not."""
@@ -206,6 +245,8 @@ class _Member:
             restarts=order.restarts,
             round=order.round,
             name=self._work.name,
+            bounds=order.bounds,
+            change=order.change,
         )
         view.enter(self._ring, of_process=self._of_process)
         framework = self._work.framework

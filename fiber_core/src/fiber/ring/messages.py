@@ -114,6 +114,20 @@ class Meet:
     restarts: int
     #: True for the one that opens what all need
     hosts: bool
+    #: fewest and most ranks, where these may change while ranks run
+    bounds: tuple[int, int] | None = None
+    #: how many times members came or went in this round
+    change: int = 0
+
+
+@values.frozen(kw_only=True)
+class Changed:
+    """Members came or went while the function runs; who they are now."""
+
+    rank: int
+    members: tuple[Member, ...]
+    #: how many times members came or went in this round
+    change: int
 
 
 @values.frozen(kw_only=True)
@@ -138,4 +152,4 @@ class Leave:
 
 
 FromMember = Hello | Beat | Probed | Met | Raised | Returned | Kept
-ToMember = Probe | Meet | Run | Tell | Leave
+ToMember = Probe | Meet | Changed | Run | Tell | Leave

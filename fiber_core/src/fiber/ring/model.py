@@ -116,6 +116,11 @@ class Failure:
         """True where user code raised; the death of another member may be why."""
         return self.reason == "raised"
 
+    @property
+    def is_loss(self) -> bool:
+        """True where a member was lost, False where its code raised or ended by itself."""
+        return not self.is_raised and not self.reason.startswith("EXIT")
+
     def __str__(self) -> str:
         rank = "" if self.rank is None else f"rank {self.rank}"
         where = f"{rank} on {self.host}" if rank and self.host else rank or self.host
@@ -218,8 +223,10 @@ class RingStatus:
     up: int = 0
     #: how many times all ranks were started again since one failed
     restarts: int = 0
-    #: how many times ranks were assigned
+    #: how many times ranks were assigned and all started
     rounds: int = 0
+    #: how many times ranks were assigned anew while they ran, because members came or went
+    changes: int = 0
     #: why it failed, or why the last restart was
     failure: Failure | None = None
     #: when it was started, or resumed, in seconds since the epoch

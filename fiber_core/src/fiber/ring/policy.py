@@ -35,6 +35,8 @@ class Policy:
 
     #: fewest workers it goes on with; None: all that it wants
     min: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
+    #: True where ranks that run go on when members come and go, False where all start again
+    is_live: bool = False
     #: most workers it may be resized to; None: those that it began with
     max: int | None = values.field(
         default=None, validator=values.and_(values.optional(values.ge(1)), _most)

@@ -23,8 +23,13 @@ def assign(workers: Iterable[Seated]) -> tuple[Placement, ...]:
 
     Hosts come in the order of the lowest seat on them, so that seat 0 has rank 0.
     """
+    return in_order(sorted(workers, key=lambda one: one.seat))
+
+
+def in_order(workers: Iterable[Seated]) -> tuple[Placement, ...]:
+    """The same, where hosts come in the order of the first worker on them."""
     by_host: dict[str, list[Seated]] = {}
-    for worker in sorted(workers, key=lambda one: one.seat):
+    for worker in workers:
         by_host.setdefault(worker.host.key, []).append(worker)
     found = []
     rank = 0

@@ -45,6 +45,9 @@ class Ring:
         slots: ranks in one job; ``@fiber.meta(slots=…)`` says it for a group.
         min: fewest jobs that it goes on with.
         max: most jobs that it can be resized to.
+        elastic: what becomes of ranks that run when there are more or fewer members:
+            ``"restart"`` starts all of them again from what was committed, ``"live"`` lets them go
+            on and tells them, for functions and frameworks that form up again by themselves.
         max_restarts: how many times all ranks are started again after one failed.
         backoff_limit: how many times it is tried again to bring all members up.
         start_timeout: seconds within which all are up, or none runs.
@@ -73,6 +76,7 @@ class Ring:
         slots: int = 1,
         min: int | None = None,
         max: int | None = None,
+        elastic: str = "restart",
         max_restarts: int = 0,
         backoff_limit: int = 0,
         start_timeout: float = _START_TIMEOUT,
@@ -91,13 +95,18 @@ class Ring:
             msg = f"rank0 must be 'job' or 'caller', got {rank0!r}"
             raise ValueError(msg)
         self._calls_here = launcher_is_member or rank0 == "caller"
-        if self._calls_here and (max_restarts or min is not None or max is not None):
+        if elastic not in ("restart", "live"):
+            msg = f"elastic must be 'restart' or 'live', got {elastic!r}"
+            raise ValueError(msg)
+        is_live = elastic == "live"
+        if self._calls_here and (max_restarts or min is not None or max is not None or is_live):
             msg = "a ring that its caller is a member of cannot restart or be resized"
             raise ValueError(msg)
         self._groups = groups_of(processes, func, slots)
         self._policy = Policy(
             min=min,
             max=max,
+            is_live=is_live,
             max_restarts=max_restarts,
             backoff_limit=backoff_limit,
             start_timeout=float(start_timeout),

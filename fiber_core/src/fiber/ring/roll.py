@@ -69,6 +69,12 @@ class Roll:
         """Workers that the groups have in all."""
         return len(self._groups)
 
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Fewest and most ranks that a worker has."""
+        found = [group.slots for group in self._groups]
+        return min(found), max(found)
+
     def group(self, seat: int) -> Group:
         """What the worker of a seat needs; seats beyond the groups are as the last one."""
         return self._groups[min(seat, len(self._groups) - 1)]

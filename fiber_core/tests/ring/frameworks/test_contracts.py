@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,51 @@ def test_mpi_has_the_other_syntax_too():
 
     assert path.read_text() == "10.0.0.1:2\n10.0.0.2:1\n"
     seen.close()
+
+
+@pytest.mark.parametrize("name", ["mpi", "deepspeed", "horovod"])
+def test_elastic_launchers_are_told_the_hosts_of_the_moment(name):
+    seen, framework = ring(0), find_framework(name)
+    script = framework.enter(seen, {})["FIBER_RING_DISCOVER_HOSTS"]
+    assert ask(script) == ["10.0.0.1:2", "10.0.0.2:1"]
+    before = Path(script).stat().st_ino
+
+    seen.changed(0, MEMBERS[:1], 1)
+    framework.changed(seen)
+
+    assert ask(script) == ["10.0.0.1:2"]
+    # another file in its place: who reads the old one reads the whole of it
+    assert Path(script).stat().st_ino != before
+    assert {path.name for path in seen.folder.iterdir()} == {
+        *("discover_hosts.sh", "hostfile", "machinefile"),
+    }
+    seen.close()
+
+
+def ask(script):
+    """As Horovod's elastic launcher asks it: it is run, and each line is a host with its slots."""
+    return subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_an_elastic_torchrun_is_told_how_many_may_come_and_where_to_meet():
+    seen = RingView(rank=2, members=MEMBERS, round=4, name="r", bounds=(2, 5))
+    torch = find_framework("torch")
+
+    found = torch.environ(seen, {"port": 29})
+
+    assert {name: found[name] for name in found if name.startswith("PET_")} == {
+        "PET_NNODES": "2:5",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "2",
+        "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "4000",
+        "PET_RDZV_ID": "r.4",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "10.0.0.1:29",
+        "PET_LOCAL_ADDR": "10.0.0.2",
+    }
+    assert "is_host=false" in torch.preferences(seen)["PET_RDZV_CONF"]
+    assert torch.preferences(ring(0)) == {}
 
 
 # -- those of others

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fiber.ring.framework import RingFramework
+from fiber.ring.frameworks.hosts import write_files
 from fiber.ring.frameworks.rendezvous import Rendezvous
 from fiber.ring.view import RingView
 
@@ -45,3 +46,11 @@ class Horovod(RingFramework):
     def preferences(self, ring: RingView) -> Mapping[str, str]:
         """By which interface."""
         return {"HOROVOD_GLOO_IFACE": ring.me.interface} if ring.me.interface else {}
+
+    def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Write the script that Horovod's elastic launcher asks for hosts."""
+        return write_files(ring)
+
+    def changed(self, ring: RingView) -> None:
+        """Write it again."""
+        write_files(ring)

@@ -1,9 +1,7 @@
-"""Frameworks that read a hostfile: MPI's own launchers and DeepSpeed."""
+"""Frameworks whose launchers read files of hosts: MPI's own and DeepSpeed's."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from fiber.ring.framework import RingFramework
 from fiber.ring.frameworks.torch import Torch
 from fiber.ring.view import RingView
 
-__all__ = ["MPI", "DeepSpeed", "hostfile"]
+__all__ = ["MPI", "DeepSpeed", "hostfile", "write_files"]
 
 
 def hostfile(ring: RingView, line: str = "{ip} slots={slots}") -> str:
@@ -50,15 +48,12 @@ class MPI(RingFramework):
         }
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Write the hostfiles."""
-        folder = _folder(ring)
-        path = folder / "hostfile"
-        path.write_text(hostfile(ring))
-        (folder / "machinefile").write_text(hostfile(ring, "{ip}:{slots}"))
-        return {
-            "FIBER_RING_HOSTFILE": str(path),
-            "FIBER_RING_MACHINEFILE": str(folder / "machinefile"),
-        }
+        """Write the files."""
+        return write_files(ring)
+
+    def changed(self, ring: RingView) -> None:
+        """Write them again."""
+        write_files(ring)
 
 
 class DeepSpeed(Torch):
@@ -71,13 +66,40 @@ class DeepSpeed(Torch):
         return {**super().environ(ring, facts), "CROSS_RANK": str(ring.me.node)}
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Write the hostfile."""
-        path = _folder(ring) / "hostfile"
-        path.write_text(hostfile(ring))
-        return {"FIBER_RING_HOSTFILE": str(path)}
+        """Write the files."""
+        return {**super().enter(ring, facts), **write_files(ring)}
+
+    def changed(self, ring: RingView) -> None:
+        """Write them again."""
+        write_files(ring)
 
 
-def _folder(ring: RingView) -> Path:
-    folder = tempfile.mkdtemp(prefix=f"fiber-{ring.name}-")
-    ring.on_leave(lambda: shutil.rmtree(folder, ignore_errors=True))
-    return Path(folder)
+def write_files(ring: RingView) -> dict[str, str]:
+    """Write the hosts as Open MPI and DeepSpeed, Hydra, and elastic launchers read them.
+
+    Each file is replaced as a whole, since a launcher may read it at any moment.
+
+    Returns:
+        the variables that tell where they are.
+    """
+    found = {}
+    for name, (file, line, head) in _FILES.items():
+        path = ring.folder / file
+        _replace(path, head + hostfile(ring, line), mode=0o755 if head else 0o644)
+        found[name] = str(path)
+    return found
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(mode)
+    fresh.replace(path)
+
+
+#: variable, and its file's name, line for a host and first line
+_FILES = {
+    "FIBER_RING_HOSTFILE": ("hostfile", "{ip} slots={slots}", ""),
+    "FIBER_RING_MACHINEFILE": ("machinefile", "{ip}:{slots}", ""),
+    "FIBER_RING_DISCOVER_HOSTS": ("discover_hosts.sh", "echo {ip}:{slots}", "#!/bin/sh\n"),
+}

@@ -12,6 +12,9 @@ from fiber.ring.view import RingView
 
 __all__ = ["Torch"]
 
+#: times that members may come or go while torchrun runs, each of which costs it one or two restarts
+_CHANGES = 1000
+
 
 class Torch(RingFramework):
     """A store that is there before anybody looks for it; and what a bare ``torchrun`` reads."""
@@ -29,6 +32,15 @@ class Torch(RingFramework):
         """For ``env://``, which is the default; and for torchrun, one process a member."""
         first = ring.members[0]
         run = f"{ring.name}.{ring.round}"
+        elastic: dict[str, str] = {}
+        if ring.bounds is not None:
+            # torchrun's own rendezvous, at the same store
+            elastic = {
+                "PET_NNODES": "{}:{}".format(*ring.bounds),
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": f"{first.ip}:{facts['port']}",
+                "PET_LOCAL_ADDR": ring.me.ip,
+            }
         return {
             "MASTER_ADDR": first.ip,
             "MASTER_PORT": str(facts["port"]),
@@ -43,6 +55,16 @@ class Torch(RingFramework):
             # torchrun opens a store of its own there
             "PET_MASTER_PORT": str(first.port),
             "PET_RDZV_ID": run,
+            **elastic,
+        }
+
+    def preferences(self, ring: RingView) -> Mapping[str, str]:
+        """How patient an elastic torchrun is: it starts its ranks again with every change."""
+        if ring.bounds is None:
+            return {}
+        return {
+            "PET_RDZV_CONF": "is_host=false,last_call_timeout=5,keep_alive_interval=2",
+            "PET_MAX_RESTARTS": str(_CHANGES),
         }
 
     def leave(self, ring: RingView) -> None:
