@@ -19,7 +19,14 @@ def door():
     # pytest's own folders have names too long for a socket
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
         path = str(Path(folder, "ring.sock"))
-        control = Control(path, {"status": lambda: {"phase": "running"}, "suspend": refuse})
+        control = Control(
+            path,
+            {
+                "status": lambda: {"phase": "running"},
+                "suspend": refuse,
+                "resize": lambda jobs: int(jobs) + 1,
+            },
+        )
         yield path
         control.close()
         assert not Path(path).exists()
@@ -30,7 +37,19 @@ def test_a_question_is_answered(door):
     assert Path(door).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("word, told", [("suspend", "not now"), ("dance", "does not know")])
+def test_a_question_may_have_words(door):
+    assert ask(door, "resize 4") == 5
+
+
+@pytest.mark.parametrize(
+    "word, told",
+    [
+        ("suspend", "not now"),
+        ("dance", "does not know"),
+        ("resize x", "invalid literal"),
+        ("resize", "missing"),
+    ],
+)
 def test_what_it_refuses_is_an_error_here(door, word, told):
     with pytest.raises(FiberError, match=told):
         ask(door, word)

@@ -1,6 +1,7 @@
 """Rings are remembered by their names until they are deleted, and nobody has a name twice."""
 
 import json
+import time
 
 import pytest
 
@@ -15,7 +16,7 @@ def state(monkeypatch, tmp_path):
 
 
 def begin(name="one"):
-    return Record.begin(name, ("echo", "x"), "local", "/run/ring.sock")
+    return Record.begin(name, ("echo", "x"))
 
 
 def test_a_ring_is_found_by_its_name():
@@ -25,6 +26,7 @@ def test_a_ring_is_found_by_its_name():
     assert [record.name for record in records()] == ["one", "two"]
     found = find("one")
     assert found == made
+    made.owned(door="/run/ring.sock", backend="local")
     assert (found.door, found.about()["argv"]) == ("/run/ring.sock", ["echo", "x"])
     assert found.is_alive
 
@@ -66,6 +68,28 @@ def test_a_ring_whose_program_has_died_is_not_alive(monkeypatch):
     (record.path / "ring.json").write_text(json.dumps(about))
 
     assert not record.is_alive
+
+
+def test_a_status_that_comes_after_its_end_is_nobodys():
+    record = begin()
+    record.remove()
+
+    record.write({"phase": "failed"})
+
+    assert list(records()) == []
+
+
+def test_it_goes_when_its_time_to_live_is_over():
+    for name, ttl, ended in (
+        ("runs", 0.0, None),
+        ("stays", 1000.0, time.time()),
+        ("goes", 1.0, time.time() - 2),
+    ):
+        Record.begin(name, ("true",), ttl).write({"completion_time": ended})
+
+    assert [record.name for record in records()] == ["runs", "stays"]
+    # and its name is free
+    Record.begin("goes", ("true",))
 
 
 def test_others_may_not_look():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,8 @@ __all__ = ["commands"]
 
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
 _PATIENCE = 30.0
+#: seconds between two looks at a log that is followed
+_LOOK = 0.2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -26,10 +29,23 @@ _PATIENCE = 30.0
 @click.option("--framework", metavar="NAME", help="Whose rendezvous is prepared: torch, jax, …")
 @click.option("--min", "least", type=click.IntRange(min=1), metavar="N", help="Fewest jobs.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most jobs.")
+@click.option(
+    "--elastic",
+    type=click.Choice(["restart", "live"]),
+    default="restart",
+    help="Whether all ranks start again when there are more or fewer jobs, or go on.",
+)
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N")
 @click.option("--backoff-limit", type=click.IntRange(min=0), default=0, metavar="N")
 @click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
 @click.option("--start-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
+@click.option(
+    "--ttl",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Forget it so long after its end; until it is deleted by default.",
+)
+@click.option("-d", "--detach", is_flag=True, help="Return once it is started, and leave it.")
 @click.option("--cpu", type=cpus, metavar="N", help="CPUs of a job.")
 @click.option("--memory", type=megabytes, metavar="MB", help="Memory of a job.")
 @click.option("--image", metavar="IMAGE", help="Image that jobs run in.")
@@ -51,6 +67,8 @@ def run(
     memory: int | None,
     image: str | None,
     name: str | None,
+    ttl: float | None,
+    detach: bool,
     backend: str | None,
     **more: Any,
 ) -> None:
@@ -58,34 +76,67 @@ def run(
 
     Every line has [rank@host] in front. The environment of a rank has RANK, WORLD_SIZE and what the
     framework needs. The exit code is that of the first rank that failed; Ctrl-C ends all.
+
+    With --detach its owner is left in the background of this machine, and the ring's name printed.
     """
     import fiber
     from fiber import runtime
     from fiber.cli.session import Session
-    from fiber.ring_jobs.run import run as run_ring
+    from fiber.ring_jobs.records import Record
 
-    session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
+    record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
+    begun = _left(record) if detach else _nobody_waits
+    if begun is None:
+        click.echo(record.name)
+        return
     options = {**more, "slots": slots, "framework": framework, "min": least, "max": most}
     if start_timeout is not None:
         options["start_timeout"] = start_timeout
-    fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
     try:
-        code = run_ring(name or f"ring-{secrets.token_hex(2)}", argv, workers, **options)
-    finally:
-        runtime.current().close()
+        session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
+        fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
+        # what it needs is imported once it is known where
+        from fiber.ring_jobs.run import run as run_ring
+
+        try:
+            code = run_ring(record, argv, workers, begun=begun, **options)
+        finally:
+            runtime.current().close()
+    except BaseException:
+        # who waits for a detached one reads there why, and removes it
+        if not detach and not record.status():
+            record.remove()
+        raise
     ctx.exit(code)
+
+
+def _left(record: Record) -> Callable[[], None] | None:
+    from fiber.ring_jobs.detached import left
+
+    return left(record)
+
+
+def _nobody_waits() -> None:
+    """Nobody is to be told that the ring has begun."""
 
 
 @click.command("status")
 @json_option
+@click.option("--metrics", is_flag=True, help="Print what Prometheus reads.")
 @click.argument("name", required=False)
-def status(name: str | None, as_json: bool) -> None:
+def status(name: str | None, metrics: bool, as_json: bool) -> None:
     """Show how the ring NAME stands, or all that are kept."""
     from fiber.cli import show
     from fiber.ring_jobs.records import find, records
+    from fiber.ring_jobs.standing import standing
 
     found = [find(name)] if name else list(records())
-    told = [{"name": record.name, **_now(record)} for record in found]
+    told = [standing(record) for record in found]
+    if metrics:
+        from fiber.ring_jobs.totals import to_prometheus
+
+        click.echo(to_prometheus(told), nl=False)
+        return
     if as_json:
         show.as_json(told[0] if name else told)
         return
@@ -102,36 +153,74 @@ def status(name: str | None, as_json: bool) -> None:
 @click.command("describe")
 @click.argument("name")
 def describe(name: str) -> None:
-    """Show the conditions and events of the ring NAME."""
+    """Show the ring NAME: its members, conditions and events, with reasons and times."""
     from fiber.ring_jobs.records import find
+    from fiber.ring_jobs.standing import standing
 
-    told = _now(find(name))
-    click.echo(f"{name}: {told['phase']}, {told.get('restarts', 0)} restarts")
+    record = find(name)
+    told = standing(record)
+    facts = {
+        "phase": told["phase"],
+        "backend": told["backend"],
+        "program": " ".join(record.about().get("argv", ())),
+        "members": f"{told.get('up', 0)} of {told.get('wanted', 0)} are up",
+        "restarts": told.get("restarts", 0),
+        "changes": told.get("changes", 0),
+        "started": _at(told.get("start_time")),
+        "ended": _at(told.get("completion_time")),
+    }
+    click.echo(f"name: {name}")
+    for what, value in facts.items():
+        click.echo(f"{what}: {value}")
+    codes = told.get("codes", {})
+    click.echo("ranks:")
+    for place in told.get("placements", ()):
+        for rank in range(place["first_rank"], place["first_rank"] + place["slots"]):
+            ended = f", ended with {codes[str(rank)]}" if str(rank) in codes else ""
+            click.echo(f"  {rank} on {place['host']['name']}{ended}")
+    click.echo("conditions:")
     for one in told.get("conditions", ()):
         truth = "is" if one["is_true"] else "was"
         click.echo(f"  {_at(one['time'])} {truth} {one['kind']}: {one['reason']}: {one['message']}")
     click.echo("events:")
     for one in told.get("events", ()):
         click.echo(f"  {_at(one['time'])} {one['reason']}: {one['message']}")
-    for rank, code in told.get("codes", {}).items():
-        click.echo(f"  rank {rank} ended with {code}")
 
 
 @click.command("logs")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only this rank's.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the ring is over.")
 @click.argument("name")
-def logs(name: str, rank: int | None) -> None:
+def logs(name: str, rank: int | None, follow: bool) -> None:
     """Show what the ranks of the ring NAME wrote so far, also after its end."""
     from fiber.ring_jobs.records import find
 
-    log = find(name).log
-    if not log.exists():
-        return
-    with log.open(errors="replace") as lines:
+    for number, host, text in _lines(find(name), follow):
+        if rank is None or number == rank:
+            click.echo(f"[{number}@{host}] {text}")
+
+
+def _lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
+    """Rank, host and text of each line; with ``follow`` also of those that are still to come."""
+    from fiber.ring_jobs.standing import is_over, standing
+
+    position, rest = 0, ""
+    while True:
+        is_last = not follow or is_over(standing(record))
+        # what was written before its end is there
+        if record.log.exists():
+            with record.log.open(errors="replace", newline="\n") as log:
+                log.seek(position)
+                rest += log.read()
+                position = log.tell()
+        *lines, rest = rest.split("\n")
         for line in lines:
-            number, host, text = line.rstrip("\n").split("\t", 2)
-            if rank is None or int(number) == rank:
-                click.echo(f"[{number}@{host}] {text}")
+            number, host, text = line.split("\t", 2)
+            yield int(number), host, text
+        if is_last:
+            return
+        # another process's file has no event here
+        time.sleep(_LOOK)
 
 
 @click.command("suspend")
@@ -148,59 +237,43 @@ def resume(name: str) -> None:
     _tell(name, "resume")
 
 
+@click.command("resize")
+@click.argument("name")
+@click.argument("jobs", type=click.IntRange(min=1))
+def resize(name: str, jobs: int) -> None:
+    """Have the ring NAME run in JOBS jobs from now on, within its --min and --max."""
+    _tell(name, f"resize {jobs}")
+
+
 @click.command("delete")
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
     from fiber.ring_jobs.records import find
+    from fiber.ring_jobs.standing import is_over, standing, tell
 
     record = find(name)
-    if record.is_alive and not _is_over(record.status()):
-        _tell(name, "terminate")
-        deadline = time.monotonic() + _PATIENCE
-        while record.is_alive and not _is_over(record.status()):
-            if time.monotonic() > deadline:
-                msg = f"{name} was asked to end and has not within {_PATIENCE:g} s"
-                raise FiberError(msg)
-            # another process's end has no event here
-            time.sleep(0.1)
+    if not is_over(standing(record)):
+        tell(record, "terminate")
+    deadline = time.monotonic() + _PATIENCE
+    while record.is_alive and not is_over(record.status()):
+        if time.monotonic() > deadline:
+            msg = f"{name} was asked to end and has not within {_PATIENCE:g} s"
+            raise FiberError(msg)
+        # another process's end has no event here
+        time.sleep(0.1)
     record.remove()
 
 
 def _tell(name: str, word: str) -> None:
-    from fiber.ring_jobs.control import ask
     from fiber.ring_jobs.records import find
+    from fiber.ring_jobs.standing import tell
 
-    record = find(name)
-    if not record.is_alive:
-        msg = f"{name} has ended; fiber ring status {name} says how"
-        raise FiberError(msg)
-    ask(record.door, word)
+    tell(find(name), word)
 
 
-def _now(record: Record) -> dict[str, Any]:
-    from fiber.ring_jobs.control import ask
-
-    if record.is_alive:
-        try:
-            found: dict[str, Any] = ask(record.door, "status")
-        except FiberError:
-            # it ends just now, or begins
-            found = record.status()
-        return {"phase": "starting", **found}
-    found = {"phase": "failed", **record.status()}
-    if not _is_over(found):
-        found["phase"] = "failed"
-        found["message"] = "who began it was killed"
-    return found
+def _at(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-def _is_over(status: dict[str, Any]) -> bool:
-    return status.get("phase") in ("succeeded", "failed")
-
-
-def _at(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
-
-
-commands = (run, status, describe, logs, suspend, resume, delete)
+commands = (run, status, describe, logs, suspend, resume, resize, delete)

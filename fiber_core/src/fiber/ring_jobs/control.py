@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fiber.exceptions import FiberError
+from fiber.transport.accepting import Accepting, private_listener
 
 __all__ = ["Control", "ask"]
 
@@ -23,50 +23,39 @@ class Control:
 
     Args:
         path: the socket.
-        answers: what is done and answered for each word.
+        answers: what is done and answered for each question, by its first word; the other words
+            are arguments.
     """
 
-    def __init__(self, path: str, answers: Mapping[str, Callable[[], Any]]) -> None:
+    def __init__(self, path: str, answers: Mapping[str, Callable[..., Any]]) -> None:
         self._path, self._answers = path, answers
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
-        Path(path).chmod(0o600)
-        self._listener.listen(16)
-        self._thread = threading.Thread(target=self._serve, name="fiber-ring-control", daemon=True)
-        self._thread.start()
+        # one after another: each is answered at once, or not at all
+        self._accepting = Accepting(private_listener(path), self._serve, name="fiber-ring-control")
 
     def close(self) -> None:
         """Answer no more."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
+        self._accepting.close()
         Path(self._path).unlink(missing_ok=True)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection, contextlib.suppress(OSError):
-                # one after another: each is answered at once, or not at all
-                connection.settimeout(_TIMEOUT)
-                word = connection.recv(_LONGEST).decode(errors="replace").strip()
-                connection.sendall(json.dumps(self._answer(word)).encode())
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_TIMEOUT)
+            question = connection.recv(_LONGEST).decode(errors="replace").strip()
+            connection.sendall(json.dumps(self._answer(question)).encode())
 
-    def _answer(self, word: str) -> dict[str, Any]:
+    def _answer(self, question: str) -> dict[str, Any]:
+        word, _, rest = question.partition(" ")
         answer = self._answers.get(word)
         if answer is None:
             return {"error": f"a ring does not know what {word!r} is"}
         try:
-            return {"answer": answer()}
-        except (FiberError, ValueError) as error:
+            return {"answer": answer(*rest.split())}
+        except (FiberError, ValueError, TypeError) as error:
             return {"error": str(error)}
 
 
-def ask(path: str, word: str) -> Any:
-    """Ask a ring for something.
+def ask(path: str, question: str) -> Any:
+    """Ask a ring for something, in words with blanks between them.
 
     Raises:
         FiberError: nobody is there, or it refuses.
@@ -76,7 +65,7 @@ def ask(path: str, word: str) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_TIMEOUT)
             connection.connect(path)
-            connection.sendall(word.encode() + b"\n")
+            connection.sendall(question.encode() + b"\n")
             while piece := connection.recv(1 << 16):
                 data += piece
         found = json.loads(data)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,10 @@ from fiber.exceptions import FiberError
 from fiber.launch import rundir
 from fiber.ring.model import RingStatus
 
-__all__ = ["Record", "described", "find", "records"]
+__all__ = ["Record", "described", "find", "records", "state_folder"]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-_ABOUT, _STATUS, _LOG = "ring.json", "status.json", "log"
+_ABOUT, _STATUS, _LOG, _ERRORS = "ring.json", "status.json", "log", "errors"
 
 
 @values.frozen
@@ -44,9 +46,20 @@ class Record:
         return self.path / _LOG
 
     @property
+    def errors(self) -> Path:
+        """What its owner wrote to its standard errors, where it has no terminal for them."""
+        return self.path / _ERRORS
+
+    @property
     def is_alive(self) -> bool:
-        """True while who began it is there."""
+        """True while its owner is there: the process that began it, or the one left with it."""
         return rundir.has_master(self.about())
+
+    @property
+    def is_expired(self) -> bool:
+        """True where it is over for longer than it was to be kept."""
+        ttl, ended = self.about().get("ttl"), self.status().get("completion_time")
+        return ttl is not None and ended is not None and time.time() >= ended + ttl
 
     def about(self) -> dict[str, Any]:
         """Who began it, with what."""
@@ -57,16 +70,28 @@ class Record:
         return _read(self.path / _STATUS)
 
     def write(self, status: dict[str, Any]) -> None:
-        """Keep how it stands; whole or not at all."""
-        _write(self.path / _STATUS, status)
+        """Keep how it stands; whole or not at all, and not where it was deleted meanwhile."""
+        with contextlib.suppress(FileNotFoundError):
+            _write(self.path / _STATUS, status)
 
     def remove(self) -> None:
         """Forget it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def owned(self, **more: Any) -> None:
+        """This process is its owner from now on; ``more`` is kept with who began it."""
+        pid = os.getpid()
+        whose = {"pid": pid, "start_time": rundir.start_time(pid)}
+        _write(self.path / _ABOUT, {**self.about(), **whose, **more})
+
     @classmethod
-    def begin(cls, name: str, argv: tuple[str, ...], backend: str, door: str) -> Record:
+    def begin(cls, name: str, argv: tuple[str, ...], ttl: float | None = None) -> Record:
         """Make the folder of a ring that begins here.
+
+        Args:
+            name: of the ring.
+            argv: what its ranks run.
+            ttl: seconds after its end for which it is kept; None until it is deleted.
 
         Raises:
             FiberError: the name will not do, or a ring of that name is kept.
@@ -75,22 +100,25 @@ class Record:
             msg = f"{name!r} is no name for a ring: write small letters, digits, dots and hyphens"
             raise FiberError(msg)
         record = cls(_root() / name)
+        if record.is_expired:
+            record.remove()
         try:
             record.path.mkdir(mode=0o700)
         except FileExistsError:
             msg = f"a ring {name!r} is there already; fiber ring delete {name}, or name another one"
             raise FiberError(msg) from None
-        pid = os.getpid()
-        about = {"pid": pid, "start_time": rundir.start_time(pid), "door": door}
-        _write(record.path / _ABOUT, {**about, "argv": list(argv), "backend": backend})
+        record.owned(argv=list(argv), ttl=ttl)
         return record
 
 
 def records() -> Iterator[Record]:
-    """All that are kept, by name."""
+    """All that are kept, by name; those whose time to live is over go now."""
     for path in sorted(_root().iterdir()):
-        if (path / _ABOUT).exists():
-            yield Record(path)
+        record = Record(path)
+        if record.is_expired:
+            record.remove()
+        elif (path / _ABOUT).exists():
+            yield record
 
 
 def find(name: str) -> Record:
@@ -130,11 +158,16 @@ def _plain(value: Any) -> Any:
 
 
 def _root() -> Path:
-    import platformdirs
-
-    root = platformdirs.user_state_path("fiber") / "rings"
+    root = state_folder() / "rings"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     return root
+
+
+def state_folder() -> Path:
+    """Where this user's state of Fiber is kept."""
+    import platformdirs
+
+    return platformdirs.user_state_path("fiber")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fiber import queues, runtime
 from fiber.ring.errors import RingError
-from fiber.ring.model import RingStatus
+from fiber.ring.model import RingPhase, RingStatus
 from fiber.ring.ring import Ring
+from fiber.ring_jobs import totals
 from fiber.ring_jobs.control import Control
 from fiber.ring_jobs.records import Record, described
 from fiber.ring_jobs.work import Finished, Line, Work
@@ -24,52 +25,70 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PULSE = 1.0
 
 
-def run(name: str, argv: tuple[str, ...], workers: int, **options: Any) -> int:
+def run(
+    record: Record,
+    argv: tuple[str, ...],
+    workers: int,
+    *,
+    begun: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> int:
     """Run a command in every rank of a ring; the exit code of the first that failed.
 
     Args:
-        name: of the ring.
+        record: of the ring.
         argv: the command.
         workers: how many jobs.
+        begun: called once it has been started.
         **options: of :class:`~fiber.ring.ring.Ring`.
 
     Raises:
-        FiberError: the name will not do, or the ring cannot be started.
+        FiberError: the ring cannot be started.
     """
     current = runtime.current()
     door = str(current.directory / "ring.sock")
-    record = Record.begin(name, argv, current.info.name, door)
+    record.owned(backend=current.info.name, door=door)
     queue: Any = queues.SimpleQueue()
-    ring = Ring(workers, Work(argv, queue), name=name, **options)
+    ring = Ring(workers, Work(argv, queue), name=record.name, **options)
     codes: dict[int, int] = {}
 
     def status() -> dict[str, Any]:
         found = described(ring.status())
         return {**found, "codes": {str(rank): codes[rank] for rank in sorted(codes)}}
 
+    ring.start()
+    totals.count(created=1)
     reader = threading.Thread(
         target=_read, args=(queue, record, codes), name="fiber-ring-lines", daemon=True
     )
     reader.start()
     asked: list[int] = []
+    answers = {
+        "status": status,
+        "suspend": ring.suspend,
+        "resume": ring.resume,
+        "resize": lambda jobs: ring.resize(int(jobs)),
+        "terminate": ring.terminate,
+    }
     try:
-        ring.start()
-        answers = {
-            "status": status,
-            "suspend": ring.suspend,
-            "resume": ring.resume,
-            "terminate": ring.terminate,
-        }
-        control = Control(door, answers)
-        try:
-            with _signals(ring, asked):
-                return _attend(ring, record, status, asked)
-        finally:
-            control.close()
+        with contextlib.closing(Control(door, answers)), _signals(ring, asked):
             record.write(status())
+            begun()
+            return _attend(ring, record, status, asked)
     finally:
         queue.put(None)
         reader.join()
+        record.write(status())
+        _count(ring.status())
+
+
+def _count(status: RingStatus) -> None:
+    """What became of it is counted once, at its end."""
+    totals.count(
+        succeeded=int(status.phase is RingPhase.SUCCEEDED),
+        failed=int(status.phase is not RingPhase.SUCCEEDED),
+        restarts=status.restarts,
+    )
 
 
 def _attend(ring: Ring, record: Record, status: Any, asked: list[int]) -> int:
