@@ -7,16 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import contenders
 from benchmarks.model import BASELINE, OURS
 
 _STYLES = {
     OURS: {"color": "tab:blue", "marker": "o"},
     BASELINE: {"color": "tab:orange", "marker": "s"},
+    # matplotlib's own cycle begins with the two above
+    **{
+        who: {"color": f"C{number}", "marker": "."}
+        for number, who in enumerate(contenders.OTHERS, start=2)
+    },
 }
 
 
 def style(who: str) -> dict[str, Any]:
-    """Of one contender's line, the same in every figure; others get the next colour."""
+    """Of one contender's line, the same in every figure."""
     return {"lw": 1.5, "ms": 4, **_STYLES.get(who, {"marker": "."})}
 
 
