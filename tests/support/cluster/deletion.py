@@ -156,14 +156,11 @@ class Deletion:
                 return
             began = _moment(meta["deletionTimestamp"]) - dt.timedelta(seconds=before)
             past = dt.datetime.now(dt.timezone.utc) - began
-            left = grace - past.total_seconds()
-            # a grace that is over by now is one second
-            grace = grace if left > 0 or grace == 0 else 1
+            is_over = grace <= past.total_seconds()
             end = began + dt.timedelta(seconds=grace)
-            meta["deletionTimestamp"] = end.strftime("%Y-%m-%dT%H:%M:%SZ")
-            meta["deletionGracePeriodSeconds"] = grace
-            if grace == 0:
-                meta["deletionTimestamp"] = now()
+            # a grace that is over by now is one second, and the time is not in the past
+            meta["deletionTimestamp"] = now() if is_over else end.strftime("%Y-%m-%dT%H:%M:%SZ")
+            meta["deletionGracePeriodSeconds"] = 1 if is_over and grace else grace
             return
         meta["deletionTimestamp"] = now(ahead=grace)
         meta["deletionGracePeriodSeconds"] = grace

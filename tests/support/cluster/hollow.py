@@ -34,8 +34,10 @@ class Act:
     oom: bool = False
     #: what it leaves as its termination message
     message: str = ""
-    #: it cannot be started: the reason and message that it waits with
+    #: it cannot be started: the reason and message that it waits with; StartError is its end
     refused: tuple[str, str] | None = None
+    #: minutes that the clock of its node is ahead of UTC, as the times in its log show
+    zone: int = 0
 
 
 def _runs(pod: Object) -> Act:
@@ -72,7 +74,8 @@ class Hollow:
     ) -> Emptiness:
         act = self.script(pod)
         if act.refused is not None:
-            raise StartRefused(*act.refused)
+            reason, message = act.refused
+            raise StartRefused(reason, message, retried=reason != "StartError")
         return Emptiness(act, str(container["image"]))
 
     async def discard(self, pod: Object) -> None:
@@ -86,7 +89,7 @@ class Emptiness:
         self.container_id = f"containerd://{secrets.token_hex(32)}"
         self.image = image
         self.image_id = "sha256:" + "0" * 64
-        self.log = LogBook()
+        self.log = LogBook(zone=act.zone)
         self._act = act
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         if act.log:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .assembly import Parts
 from .faults import Refusal
+from .gangs import install
 from .kinds import NODES, PODS
 from .podworker import Stop
 from .requests import Call
@@ -63,6 +64,16 @@ class Knobs:
         """End each watch regularly, as the server does after its timeout; the answer counts them."""
         return int(self.call(self._parts.watches.end))
 
+    @contextlib.contextmanager
+    def hasty_watches(self) -> Iterator[None]:
+        """In this block each watch ends regularly as soon as it has begun, as some proxies have it."""
+        self._parts.watches.hasty = True
+        try:
+            self.end_watches()
+            yield
+        finally:
+            self._parts.watches.hasty = False
+
     def expire(self, version: str | int | None = None) -> None:
         """Forget the history up to a resourceVersion, or all: watches from before get 410."""
         told = None if version is None else int(version)
@@ -113,11 +124,25 @@ class Knobs:
         self.call(lambda: self._parts.deletion.evict(self._pod(name, namespace), options))
 
     def kubelet_evict(
-        self, name: str, namespace: str = "default", *, grace: float = 0, why: str | None = None
+        self,
+        name: str,
+        namespace: str = "default",
+        *,
+        grace: float = 0,
+        why: str | None = None,
+        pressure: bool = True,
     ) -> None:
-        """Evict a pod as its node does when something runs out; its object stays, failed."""
+        """Evict a pod as its node does when something runs out; its object stays, failed.
+
+        Args:
+            name: of the pod.
+            namespace: of the pod.
+            grace: seconds that its processes have.
+            why: the message.
+            pressure: whether it is the node that runs out; else the pod has used more than its limits.
+        """
         text = why or "The node was low on resource: memory. "
-        self._stop(name, namespace, Stop(grace, "Evicted", text, disruption=True))
+        self._stop(name, namespace, Stop(grace, "Evicted", text, disruption=pressure))
 
     def preempt(self, name: str, namespace: str = "default") -> None:
         """End a pod as the scheduler does for a more important one."""
@@ -203,6 +228,10 @@ class Knobs:
                 there["status"][part][_GPU] = str(count)
 
         self._nodes(node, work)
+
+    def install(self, name: str) -> None:
+        """Install what schedules groups: ``scheduler-plugins``, ``volcano`` or ``kueue``."""
+        self.call(lambda: install(self._parts, name))
 
     def cordon(self, node: str) -> None:
         """A node takes no new pods."""

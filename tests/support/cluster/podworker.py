@@ -139,7 +139,8 @@ class Worker:
         running = [box for box in (*self.boxes, *self.inits) if box.running]
         for box in running:
             self._tell("Killing", f"Stopping container {box.name}", box)
-        if running:
+        # of an eviction nothing is told before its end
+        if running and told.reason != "Evicted":
             self._write(failing=bool(told.reason))
         main = [box for box in running if box in self.boxes]
         await asyncio.gather(*(box.handle.stop(told.grace) for box in main))
@@ -315,7 +316,7 @@ class Worker:
             # that all have ended is told first, that the pod has ended a moment later
             phase = self._phase(stopped=False)
             if phase in {"Succeeded", "Failed"}:
-                phase = "Running"
+                phase = "Running" if any(box.handle for box in self.boxes) else "Pending"
         new = clone(there)
         new["status"] = status_of(
             there,
