@@ -16,7 +16,7 @@ import pytest
 
 from mpi_stacks import STACKS, compiled, stack
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.any_backend, pytest.mark.mpi, pytest.mark.timeout(180)]
 
 PATIENCE = 120
 ALLREDUCE = """
@@ -52,6 +52,12 @@ from mpi4py import MPI
 os.write(1, f"ready {os.getsid(0)} {os.environ['FIBER_MPI_MEMBER']}\\n".encode())
 time.sleep(1000)
 """
+
+
+@pytest.fixture(autouse=True)
+def _mpi_where_jobs_run():
+    if "FIBER_IMAGE" in os.environ:
+        pytest.skip("the image has no MPI: the backends' own tests mount one")
 
 
 @pytest.fixture
@@ -127,6 +133,25 @@ def test_ranks_fill_their_members_and_find_each_other(mpi, mpirun, tmp_path):
     assert (code, lines) == (
         0,
         ["rank 0 on member-0: 6", "rank 1 on member-0: 6", "rank 2 on member-1: 6"],
+    ), errors
+
+
+def test_members_differ_and_the_first_of_them_is_where_mpirun_is(mpi, mpirun, tmp_path):
+    program = script(tmp_path, ALLREDUCE)
+
+    code, lines, errors = mpirun(
+        *("--group", "1:slots=2", "--group", "2", "--launcher-is-member"),
+        *("--mpirun", mpi.mpirun, "--", mpi.python, program),
+    )
+
+    assert (code, lines) == (
+        0,
+        [
+            "rank 0 on member-0: 10",
+            "rank 1 on member-0: 10",
+            "rank 2 on member-1: 10",
+            "rank 3 on member-2: 10",
+        ],
     ), errors
 
 

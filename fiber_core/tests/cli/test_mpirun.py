@@ -13,6 +13,11 @@ import pytest
         (["-np", "zero", "./a"], 2, "-np"),
         (["--slots", "0", "./a"], 2, "--slots"),
         (["-v", ":x", "./a"], 2, "is no volume"),
+        (["--group", "two", "./a"], 2, "'two' is no group of members, which is N or N:slots=K"),
+        (["--group", "2:colour=red", "./a"], 2, "is no group of members"),
+        (["--group", "2:slots=0", "./a"], 2, "is no group of members"),
+        (["--group", "1", "--members", "2", "./a"], 2, "--members and --group both say"),
+        (["-np", "4", "--group", "1:slots=3", "./a"], 1, "4 ranks need 4 slots"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_refused(fiber, platform, words, code, told):

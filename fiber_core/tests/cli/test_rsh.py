@@ -35,7 +35,10 @@ def test_a_job_and_words_have_to_be_named(fiber, job):
 def test_it_is_refused_where_there_is_no_exec(fiber, job, monkeypatch):
     monkeypatch.setattr(fakes, "CAPABILITIES", attrs.evolve(fakes.CAPABILITIES, exec=False))
 
-    assert "is not supported by fake (capability 'exec')" in fiber.fails("rsh", "long", "true")
+    told = fiber.fails("rsh", "long", "true")
+    assert "fiber rsh is not supported by fake (capability 'exec')" in told
+    assert "within 'fiber mpirun' HOST is a member" in told
+    assert "run the words here" in told
 
 
 def test_within_a_run_of_mpirun_the_host_is_a_member(fiber, monkeypatch, tmp_path):

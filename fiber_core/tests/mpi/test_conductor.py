@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from fiber import values
 from fiber.exceptions import FiberError
 from fiber.mpi import messages
 from fiber.mpi.conductor import LAUNCHER, Conductor, Stopped
@@ -39,8 +40,9 @@ class Stations:
         self.on_mpirun = self.begin_ranks
         self.names = []
 
-    def start(self, needs):
-        self.names = list(needs)
+    def start(self, jobs):
+        self.jobs = list(jobs)
+        self.names = [name for names in jobs for name in names]
         for number, name in enumerate(self.names):
             if name not in self.absent:
                 lo = Address("lo", "127.0.0.1", "127.0.0.0/8")
@@ -112,8 +114,6 @@ def lead(stations, said):
 
 
 def evolve(**changes):
-    from fiber import values
-
     return values.evolve(PLAN, **changes)
 
 
@@ -157,6 +157,17 @@ def test_all_members_or_none_are_used(stations, lead):
         lead(evolve(start_timeout=0.1))
 
     assert stations.heard(messages.Lead) == []
+
+
+def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations, lead):
+    plan = evolve(launcher_is_member=True)
+
+    assert lead(plan) == Verdict(0)
+    assert stations.jobs == [(LAUNCHER, "member-0"), ("member-1",)]
+
+    stations.absent = {"member-0"}
+    with pytest.raises(FiberError, match=r"1 of 2 jobs .* none is used: member-0: no node has"):
+        lead(values.evolve(plan, start_timeout=0.1))
 
 
 def test_a_member_that_is_lost_before_is_named_with_its_reason(stations, lead):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fiber import values
 from fiber.mpi.environment import (
     Ground,
     arguments,
@@ -106,3 +107,13 @@ def test_ranks_of_mpich_do_not_read_each_others_memory_unless_the_user_says_so()
     assert found["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
     assert "MPIR_CVAR_CH4_CMA_ENABLE" in wishes(found)
     assert not {"HYDRA_HOST_FILE", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC"} & wishes(found)
+
+
+def test_slots_that_differ_are_told_by_the_hostfile_alone():
+    unlike = values.evolve(GROUND, slots=None)
+
+    assert told(Family.INTEL)["I_MPI_PERHOST"] == "2"
+    assert "I_MPI_PERHOST" not in told(Family.INTEL, unlike)
+    intel, mpich = Stack(Family.INTEL, "1"), Stack(Family.MPICH, "1")
+    assert arguments(intel, 3, unlike="/run/hosts") == ["-machinefile", "/run/hosts", "-n", "3"]
+    assert arguments(mpich, 3, unlike="/run/hosts") == ["-n", "3"]

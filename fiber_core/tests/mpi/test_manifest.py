@@ -95,7 +95,6 @@ def test_what_it_asks_for_is_read(manifest):
 
 
 def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
-    manifest["spec"]["runLauncherAsWorker"] = True
     manifest["spec"]["runPolicy"] |= {"schedulingPolicy": {"queue": "q"}, "cleanPodPolicy": "None"}
     container(manifest)["securityContext"] = {"runAsUser": 1000}
     container(manifest)["env"].append({"name": "A", "valueFrom": {"fieldRef": {}}})
@@ -108,7 +107,6 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
     worker = "spec.mpiReplicaSpecs.Worker.template.spec"
     assert list(read(manifest).unsupported) == sorted(
         [
-            "spec.runLauncherAsWorker",
             "spec.runPolicy.cleanPodPolicy=None",
             "spec.runPolicy.schedulingPolicy",
             f"{launcher}.containers[0].env[1].valueFrom",
@@ -170,6 +168,24 @@ def test_a_launcher_without_workers_is_a_job_of_one(manifest):
     del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
 
     assert read(manifest).workers == 1
+
+
+def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
+    manifest["spec"]["runLauncherAsWorker"] = True
+
+    plan = plan_of(read(manifest), 60.0)
+
+    names = [host.name for host in plan.hosts]
+    assert names == ["pi-launcher", "pi-worker-0", "pi-worker-1"]
+    assert list(plan.jobs()) == [("launcher", "pi-launcher"), ("pi-worker-0",), ("pi-worker-1",)]
+
+
+def test_a_launcher_that_is_a_worker_needs_no_others(manifest):
+    manifest["spec"]["runLauncherAsWorker"] = True
+    del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
+    container(manifest)["args"][1] = "2"
+
+    assert list(plan_of(read(manifest), 60.0).jobs()) == [("launcher", "pi-launcher")]
 
 
 def test_what_a_backend_does_not_do_is_named(manifest):

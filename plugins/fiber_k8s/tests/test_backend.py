@@ -7,7 +7,7 @@ import pytest
 from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.launch.private import read_private
-from fiber.model import Job, JobState, Reason, ReasonKind, ResourceRequest
+from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.run import LEASES
 from k8s_world import spec
 
@@ -266,6 +266,24 @@ class TestGroups:
         groups = {pod["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in pods}
         assert len(groups) == 1
         assert {pod["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for pod in pods} == {"2"}
+
+    def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site):
+        backend = site.open(gang="kueue", queue="team")
+        gangs = [
+            Gang(name="ring-1", size=2, timeout=60.0),
+            Gang(name="ring-2", size=1, timeout=60.0),
+        ]
+        jobs = [site.start(backend, gang=gang) for gang in (gangs[0], gangs[0], gangs[1], None)]
+        pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
+        names = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
+        assert names[0] == names[1] != names[2]
+        assert names[3] is None
+        counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
+        assert counts == ["2", "2", "1", None]
+
+    def test_where_nothing_schedules_gangs_nobody_is_told(self, site, backend):
+        job = site.start(backend, gang=Gang(name="ring-1", size=2, timeout=60.0))
+        assert "kueue" not in str(site.cluster.get("pods", job.id)["metadata"])
 
 
 def names(pods):

@@ -16,10 +16,20 @@ from fiber.mpi.words import maps_ranks, sizes, split
 if TYPE_CHECKING:
     from fiber.cli.session import Session
     from fiber.mpi.crew import Need
+    from fiber.mpi.groups import MemberGroup
 
 __all__ = ["command"]
 
 _REST = "fiber.mpirun.rest"
+
+
+def _group(word: str) -> MemberGroup:
+    from fiber.mpi.groups import read_group
+
+    try:
+        return read_group(word)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 class _Command(BackendCommand):
@@ -64,6 +74,19 @@ class _Command(BackendCommand):
 @click.option("--cpu", type=cpus, metavar="N", help="CPUs of a member, fractions allowed.")
 @click.option("--memory", type=megabytes, metavar="MB", help="Memory of a member.")
 @click.option("--gpu", type=click.IntRange(min=1), metavar="N", help="GPUs of a member.")
+@click.option(
+    "--group",
+    "groups",
+    type=_group,
+    multiple=True,
+    metavar="N[:KEY=VALUE,...]",
+    help="N members with slots, cpu, memory or gpu of their own; may be given several times.",
+)
+@click.option(
+    "--launcher-is-member",
+    is_flag=True,
+    help="The first member is in the job that runs mpirun.",
+)
 @click.option("--launcher-cpu", type=cpus, metavar="N", help="CPUs of the job with mpirun.")
 @click.option("--launcher-memory", type=megabytes, metavar="MB", help="Memory of that job.")
 @click.option("--image", metavar="IMAGE", help="Image that all jobs run in.")
@@ -99,6 +122,8 @@ def command(
     cpu: float | None,
     memory: int | None,
     gpu: int | None,
+    groups: tuple[MemberGroup, ...],
+    launcher_is_member: bool,
     launcher_cpu: float | None,
     launcher_memory: int | None,
     image: str | None,
@@ -113,12 +138,15 @@ def command(
     remote login, no keys and no operator are needed. The program and an MPI have to be where the
     jobs run; Open MPI, MPICH and Intel MPI are known.
 
+    With --group members differ, as in --group 2:slots=4,gpu=1 --group 1:cpu=8. The other options
+    say what members have whose group says nothing.
+
     Options that are not listed here are mpirun's; a -- has to stand after them. The output is
     mpirun's, and the exit code is that of the program.
     """
     import fiber
     from fiber.cli.session import Session
-    from fiber.mpi.hosts import Host
+    from fiber.mpi.groups import MemberGroup, arranged, joined
     from fiber.mpi.plan import Plan
     from fiber.mpi.run import run
 
@@ -126,22 +154,34 @@ def command(
     if not words.program:
         msg = "name the program that the ranks run"
         raise click.UsageError(msg)
+    if groups and members is not None:
+        msg = "--members and --group both say how many members there are; give one of them"
+        raise click.UsageError(msg)
     session = Session.load(backend, {"image": image})
-    if gpu is not None:
+    if gpu is not None or any(group.gpu for group in groups):
         session.plugins.find_provider("gpu")
-    member = _need(session, cpu, memory, {} if gpu is None else {"gpu": gpu}, image, volumes)
-    launcher = _need(session, launcher_cpu, launcher_memory, {}, image, volumes)
-    ranks, jobs = sizes(count, slots, members)
+    member = _need(session, cpu, memory, gpu, image, volumes)
+    if not groups:
+        count, jobs = sizes(count, slots, members)
+        groups = (MemberGroup(members=jobs),)
+    for group in groups:
+        _need(session, group.cpu, group.memory, group.gpu, image, volumes)
+    hosts, unlike = arranged(groups, slots, member)
+    launcher = _need(session, launcher_cpu, launcher_memory, None, image, volumes)
+    if launcher_is_member:
+        launcher = joined(launcher, unlike[hosts[0].name])
     settings = {} if start_timeout is None else {"start_timeout": start_timeout}
     plan = Plan(
         program=words.program,
-        count=ranks,
-        hosts=tuple(Host(f"member-{number}", slots) for number in range(jobs)),
+        count=sum(host.slots for host in hosts) if count is None else count,
+        hosts=hosts,
         mpirun=mpirun,
         options=words.options,
         strict=not maps_ranks(words.options),
         member=member,
+        unlike=unlike,
         launcher=launcher,
+        launcher_is_member=launcher_is_member,
         start_timeout=session.config.start_timeout if start_timeout is None else start_timeout,
         token=secrets.token_hex(16),
     )
@@ -161,7 +201,7 @@ def _need(
     session: Session,
     cpu: float | None,
     memory: int | None,
-    devices: dict[str, int],
+    gpu: int | None,
     image: str | None,
     volumes: tuple[Volume, ...],
 ) -> Need:
@@ -170,11 +210,12 @@ def _need(
     for capability, what in (
         ("cpu_limit", "" if cpu is None else "--cpu"),
         ("memory_limit", "" if memory is None else "--memory"),
-        ("devices", "--gpu" if devices else ""),
+        ("devices", "" if gpu is None else "--gpu"),
         ("images", "" if image is None else f"--image {image}"),
         ("volumes", f"-v {volumes[0].source}" if volumes else ""),
     ):
         if what:
             session.require(capability, what)
+    devices = {} if gpu is None else {"gpu": gpu}
     resources = ResourceRequest(cpu=cpu, memory=memory, devices=devices)
     return Need(resources=resources, image=image, volumes=volumes)

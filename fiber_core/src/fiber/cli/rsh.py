@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber.cli.errors import after_signal
+from fiber.exceptions import CapabilityError, FiberError
 from fiber.mpi.agent import DOOR, call, parse
 
 if TYPE_CHECKING:
@@ -49,7 +50,16 @@ def _beside_a_job(word: str, argv: Sequence[str]) -> int:
     from fiber.cli.session import Session
 
     session = Session.load()
-    session.require("exec", "fiber rsh")
+    try:
+        session.require("exec", "fiber rsh")
+    except CapabilityError as error:
+        here = "its jobs run on this machine, so run the words here; "
+        where = here if session.info.capabilities.same_host else ""
+        msg = (
+            f"{error}: {where}within 'fiber mpirun' HOST is a member, and that works on any "
+            "backend; FIBER_BACKEND names one whose jobs can be entered"
+        )
+        raise FiberError(msg) from error
     stdin: BinaryIO | None = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
     with session.look() as loaded:
         code = loaded.exec(find_job(loaded.list(), word), argv, stdin=stdin)

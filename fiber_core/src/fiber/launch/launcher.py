@@ -19,7 +19,7 @@ from fiber.launch import bootstrap, modules, preloads, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.launch.preparation import Program
-from fiber.model import JobSpec, JobState, JobStatus, ResourceRequest, Volume
+from fiber.model import Gang, JobSpec, JobState, JobStatus, ResourceRequest, Volume
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
@@ -61,6 +61,7 @@ class Launcher:
         image: str | None = None,
         volumes: tuple[Volume, ...] = (),
         processes: int = 1,
+        gang: Gang | None = None,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> Child:
         """Pickle a process object and submit it as a job.
@@ -71,6 +72,7 @@ class Launcher:
             image: image, where the backend runs images.
             volumes: storage that the job sees, where the backend mounts any.
             processes: how many processes the job has, all running the same object.
+            gang: the jobs that it is to start with.
             on_status: called with each status, on the events thread.
 
         Raises:
@@ -109,6 +111,7 @@ class Launcher:
             image=image if image is not None else self._default_image(),
             volumes=volumes,
             processes=processes,
+            gang=gang,
             log_prefix=self._runtime.config.log_prefix,
             labels={"process": process.name, "parent": self._runtime.ident},
             urls=instructions.urls,

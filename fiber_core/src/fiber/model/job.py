@@ -135,6 +135,22 @@ class Volume:
     read_only: bool = False
 
 
+@values.frozen(kw_only=True)
+class Gang:
+    """Jobs that are of use only together.
+
+    It is a wish of who starts them, who ends them all where they do not all come: a backend tells it
+    to whatever places its jobs, so that none takes the room that the others of another gang lack.
+    """
+
+    #: its name, unique in the run
+    name: str
+    #: how many jobs it has
+    size: int = values.field(validator=values.ge(1))
+    #: seconds within which all of them are to run
+    timeout: float
+
+
 def _words(argv: Iterable[str]) -> tuple[str, ...]:
     return tuple(argv)
 
@@ -172,6 +188,8 @@ class JobSpec:
     volumes: tuple[Volume, ...] = ()
     #: labels for people and sweeps
     labels: Mapping[str, str] = values.field(factory=dict)
+    #: those it starts with; None where each is of use by itself
+    gang: Gang | None = None
     #: True for a job that outlives the program that submitted it (``fiber run`` without -a)
     detached: bool = False
     #: True to prefix each line of output with the job's name on the parent's terminal

@@ -27,7 +27,10 @@ def plan_of(job: MpiJob, start_timeout: float) -> Plan:
     Raises:
         FiberError: its mpirun has no program, or its ranks have no room.
     """
-    hosts = tuple(Host(f"{job.name}-worker-{n}", job.slots) for n in range(job.workers))
+    names = [f"{job.name}-worker-{number}" for number in range(job.workers)]
+    if job.launcher_is_member:
+        names.insert(0, f"{job.name}-launcher")
+    hosts = tuple(Host(name, job.slots) for name in names)
     found = read_mpirun(job.command)
     plan = Plan(
         program=job.command,
@@ -35,6 +38,7 @@ def plan_of(job: MpiJob, start_timeout: float) -> Plan:
         hosts=hosts,
         member=job.worker,
         launcher=job.launcher,
+        launcher_is_member=job.launcher_is_member,
         env=job.env,
         deadline=job.deadline,
         start_timeout=start_timeout,

@@ -16,7 +16,7 @@ from fiber.mpi.crew import Event, Lost, Need
 from fiber.mpi.environment import Ground, arguments, environment, member_environment, wishes
 from fiber.mpi.hosts import discover_script, hostfile
 from fiber.mpi.networks import Networks, choose, targets
-from fiber.mpi.plan import Plan
+from fiber.mpi.plan import LAUNCHER, Plan
 from fiber.mpi.ranks import wrapped
 from fiber.mpi.stacks import Family, Stack, recognise
 from fiber.mpi.station import AGENT
@@ -24,12 +24,12 @@ from fiber.mpi.vigil import Begin, Instruction, Verdict, Vigil
 
 __all__ = ["LAUNCHER", "Conductor", "Stations", "Stopped"]
 
-#: name of the station that runs mpirun
-LAUNCHER = "launcher"
 #: seconds for what is asked of a station that is up
 _PATIENCE = 30.0
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
+#: where the operator's containers have these files, and commands in manifests look for them
+_OPERATORS = "/etc/mpi/"
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -47,8 +47,8 @@ class Stopped(Exception):  # noqa: N818 - nothing is wrong
 class Stations(Protocol):
     """What a conductor needs of a crew."""
 
-    def start(self, needs: Mapping[str, Need]) -> None:
-        """Start a station for each name."""
+    def start(self, jobs: Mapping[tuple[str, ...], Need]) -> None:
+        """Start jobs, each with the stations that it is named by."""
 
     def tell(self, name: str, message: messages.ToStation) -> None:
         """Tell a station something."""
@@ -120,14 +120,15 @@ class Conductor:
 
     def _gather(self) -> None:
         plan = self._plan
-        needs = {LAUNCHER: plan.launcher, **{host.name: plan.member for host in plan.hosts}}
-        self._stations.start(needs)
+        jobs = plan.jobs()
+        self._stations.start(jobs)
         deadline = time.monotonic() + plan.start_timeout
         if not self._until(lambda: len(self._up) == len(self._names), deadline):
-            missing = [name for name in self._names if name not in self._up]
+            # a job's stations come together
+            missing = [names[-1] for names in jobs if not self._up.keys() >= set(names)]
             told = "; ".join(f"{name}: {self._stations.waits_for(name)}" for name in missing[:4])
             msg = (
-                f"{len(missing)} of {len(self._names)} jobs were not there within "
+                f"{len(missing)} of {len(jobs)} jobs were not there within "
                 f"{plan.start_timeout:g} s, so none is used: {told}"
             )
             raise FiberError(msg)
@@ -217,9 +218,12 @@ class Conductor:
             start_timeout=plan.start_timeout,
             now=time.monotonic(),
         )
-        words = (plan.mpirun, *arguments(stack, plan.count), *plan.options, *wrapped(program))
+        differ = plan.strict and len({host.slots for host in plan.hosts}) > 1
+        unlike = self._hostfile(stack) if differ else None
+        ours = arguments(stack, plan.count, unlike=unlike)
+        words = (plan.mpirun, *ours, *plan.options, *wrapped(program))
         if not plan.count:
-            words = program
+            words = tuple(word.replace(_OPERATORS, f"{self._folder}/") for word in program)
         call = self._mpirun = self._run(words, {**self._environment(stack), **plan.env})
         self.started.set()
         end = None if plan.deadline is None else time.monotonic() + plan.deadline
@@ -239,15 +243,19 @@ class Conductor:
             raise FiberError(code)
         return self._vigil.ended(code)
 
+    def _hostfile(self, stack: Stack) -> str:
+        return f"{self._folder}/{_HOSTFILES[stack.is_open_mpi]}"
+
     def _environment(self, stack: Stack) -> dict[str, str]:
         networks = self._networks
         assert networks is not None
+        slots = {host.slots for host in self._plan.hosts}
         ground = Ground(
             agent=f"{self._folder}/{AGENT}",
-            hostfile=f"{self._folder}/{_HOSTFILES[stack.is_open_mpi]}",
+            hostfile=self._hostfile(stack),
             networks=networks.names,
             interface=networks.interfaces[LAUNCHER],
-            slots=max(host.slots for host in self._plan.hosts),
+            slots=slots.pop() if len(slots) == 1 else None,
             one_host=bool(self._shared_names()),
         )
         found = environment(stack, ground)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from fiber import values
+from fiber import runtime, values
 from fiber.exceptions import FiberError, StartError
-from fiber.model import ResourceRequest, Volume
+from fiber.model import Gang, ResourceRequest, Volume
 from fiber.mpi import messages
 from fiber.mpi.station import serve
 from fiber.pipes import Pipe
 from fiber.process import Process
+
+if TYPE_CHECKING:
+    from fiber.launch.child import Child
+    from fiber.model import JobStatus
 
 __all__ = ["Crew", "Event", "Lost", "Need"]
 
@@ -45,26 +50,63 @@ class Lost:
 Event: TypeAlias = tuple[str, "messages.FromStation | Lost"] | int
 
 
-class _StationProcess(Process):
-    """A process whose job has needs of its own."""
+class _Stations(Process):
+    """The stations of one job, whose job has needs of its own.
 
-    need = Need()
+    Args:
+        names: of its stations, each in a process of its own.
+        ends: their ends of pipes, in the same order.
+        token: what stations show each other.
+        need: what the job asks of the platform.
+        gang: the jobs that it is of use with.
+        ended: called with the number of one that has ended before the job, and why.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        ends: Sequence[Any],
+        token: str,
+        need: Need,
+        gang: Gang,
+        ended: Callable[[int, str], None],
+    ) -> None:
+        super().__init__(name=names[-1], daemon=True)
+        self._names, self._ends, self._token = names, list(ends), token
+        # the children need none of these
+        self.need, self.gang, self.ended = need, gang, ended
+
+    def run(self) -> None:
+        """Be one of them."""
+        index = runtime.current().index
+        for other in [end for number, end in enumerate(self._ends) if number != index]:
+            other.close()
+        serve(self._ends[index], self._names[index], self._token)
 
     def _launch(self) -> Any:
-        from fiber import runtime
-
         current = runtime.current()
-        asked, config = self.need.resources, current.config
+        need, gang, ended = self.need, self.gang, self.ended
+        del self.need, self.gang, self.ended
+        asked, config = need.resources, current.config
         resources = ResourceRequest(
             cpu=config.cpu if asked.cpu is None else asked.cpu,
             memory=config.memory if asked.memory is None else asked.memory,
             devices=asked.devices,
         )
-        need = self.need
-        # the child needs none of it
-        del self.need
+
+        def told(_: Child, status: JobStatus) -> None:
+            for one in status.processes:
+                if one.state.is_terminal:
+                    ended(one.index, one.message or _code(one.exit_code))
+
         return current.launcher.launch(
-            self, resources=resources, image=need.image, volumes=need.volumes
+            self,
+            resources=resources,
+            image=need.image,
+            volumes=need.volumes,
+            processes=len(self._names),
+            gang=gang,
+            on_status=told if len(self._names) > 1 else None,
         )
 
 
@@ -73,35 +115,44 @@ class Crew:
 
     Args:
         token: what stations show each other.
+        start_timeout: seconds within which all of them are to run.
     """
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, start_timeout: float) -> None:
         self._token = token
-        self._processes: dict[str, _StationProcess] = {}
+        self._start_timeout = start_timeout
+        self._processes: dict[str, _Stations] = {}
         self._pipes: dict[str, Any] = {}
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._lost: set[str] = set()
         # put() may be called by a signal handler, in the middle of get()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._woken, self._wake = os.pipe()
 
-    def start(self, needs: Mapping[str, Need]) -> None:
-        """Start a station for each name; each says Up, or is Lost.
+    def start(self, jobs: Mapping[tuple[str, ...], Need]) -> None:
+        """Start jobs, each with the stations that it is named by; each says Up, or is Lost.
 
         Raises:
             SubmitError: the platform refuses one.
         """
-        for name, need in needs.items():
-            ours, theirs = Pipe()
-            process = _StationProcess(
-                target=serve, args=(theirs, name, self._token), name=name, daemon=True
-            )
-            process.need = need
-            self._pipes[name] = ours
-            self._processes[name] = process
+        name = f"mpirun-{secrets.token_hex(2)}"
+        gang = Gang(name=name, size=len(jobs), timeout=self._start_timeout)
+        for names, need in jobs.items():
+            pairs = [Pipe() for _ in names]
+            ends = [theirs for _, theirs in pairs]
+            process = _Stations(names, ends, self._token, need, gang, self._teller(names))
+            for name, (ours, _) in zip(names, pairs, strict=True):
+                self._pipes[name] = ours
+                self._processes[name] = process
             process.start()
-            theirs.close()
-            self._spawn(self._read, name, ours)
+            for name, (ours, theirs) in zip(names, pairs, strict=True):
+                theirs.close()
+                self._spawn(self._read, name, ours)
         self._spawn(self._watch)
+
+    def _teller(self, names: tuple[str, ...]) -> Callable[[int, str], None]:
+        return lambda number, why: self._lose(names[number], why)
 
     def tell(self, name: str, message: messages.ToStation) -> None:
         """Tell a station something; one that is gone hears nothing."""
@@ -130,14 +181,15 @@ class Crew:
 
     def end(self) -> None:
         """End all stations, and wait for them."""
-        started = {name: p for name, p in self._processes.items() if p._popen is not None}  # noqa: SLF001 - ours
-        for name in started:
+        named = {name: p for name, p in self._processes.items() if p._popen is not None}  # noqa: SLF001 - ours
+        for name in named:
             self.tell(name, messages.Close())
+        started = list(dict.fromkeys(named.values()))
         deadline = time.monotonic() + _PATIENCE
-        for process in started.values():
+        for process in started:
             if not _has_ended(process, deadline - time.monotonic()):
                 process.kill()
-        for process in started.values():
+        for process in started:
             _has_ended(process, _PATIENCE)
         os.write(self._wake, b"x")
         for pipe in self._pipes.values():
@@ -161,14 +213,23 @@ class Crew:
                 return
 
     def _watch(self) -> None:
-        alive = {process.sentinel: name for name, process in self._processes.items()}
+        alive = {process.sentinel: process for process in self._processes.values()}
         while alive:
             ready = wait([self._woken, *alive])
             if self._woken in ready:
                 return
             for sentinel in ready:
-                name = alive.pop(cast(int, sentinel))
-                self._events.put((name, Lost(_how(self._processes[name]))))
+                process = alive.pop(cast(int, sentinel))
+                for name in [n for n, other in self._processes.items() if other is process]:
+                    self._lose(name, _how(process))
+
+    def _lose(self, name: str, why: str) -> None:
+        """A station has ended; the first word on it counts, from any thread."""
+        with self._lock:
+            if name in self._lost:
+                return
+            self._lost.add(name)
+        self._events.put((name, Lost(why)))
 
 
 def _has_ended(process: Process, timeout: float) -> bool:
@@ -189,4 +250,8 @@ def _how(process: Process) -> str:
         return str(error)
     if status is not None and status.message:
         return status.message
+    return _code(code)
+
+
+def _code(code: int | None) -> str:
     return f"its process ended with exit code {code}"

@@ -27,8 +27,8 @@ class Ground:
     networks: tuple[str, ...] = ()
     #: the launcher's interface in those networks, where known
     interface: str | None = None
-    #: slots of a member, the most where they differ
-    slots: int = 1
+    #: slots of a member; None where they differ
+    slots: int | None = 1
     #: True where several members have one host name
     one_host: bool = False
 
@@ -43,11 +43,19 @@ def wishes(environ: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name in environ if not name.lower().endswith(_OURS))
 
 
-def arguments(stack: Stack, count: int | None) -> list[str]:
-    """What to say on the command line besides: how many ranks."""
-    if count is None:
-        return []
-    return ["-np" if stack.is_open_mpi else "-n", str(count)]
+def arguments(stack: Stack, count: int | None, *, unlike: str | None = None) -> list[str]:
+    """What to say on the command line besides: how many ranks.
+
+    Args:
+        stack: whose command line.
+        count: of ranks; None to leave it to the user.
+        unlike: path of the hostfile, where slots differ.
+    """
+    # it reads the slots of a file that is named here, not of one that the environment names
+    found = ["-machinefile", unlike] if unlike and stack.family is Family.INTEL else []
+    if count is not None:
+        found += ["-np" if stack.is_open_mpi else "-n", str(count)]
+    return found
 
 
 def _open_mpi(ground: Ground) -> dict[str, str]:
@@ -113,9 +121,11 @@ def _intel(ground: Ground) -> dict[str, str]:
         "I_MPI_HYDRA_HOST_FILE": ground.hostfile,
         "I_MPI_HYDRA_BOOTSTRAP": "rsh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": ground.agent,
-        "I_MPI_PERHOST": str(ground.slots),
         "I_MPI_PIN": "0",
     }
+    if ground.slots is not None:
+        # else those of the hostfile count
+        found["I_MPI_PERHOST"] = str(ground.slots)
     if ground.interface:
         found["I_MPI_HYDRA_IFACE"] = ground.interface
     return found

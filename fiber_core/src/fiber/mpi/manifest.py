@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from fiber import values
@@ -31,6 +32,8 @@ _MEANINGLESS = frozenset(
         "status",
     }
 )
+#: what containers of workers run so that somebody can come in, which nobody needs to here
+_SERVERS = frozenset({"sshd", "sleep"})
 _CLEANED = frozenset({"All", "Running"})
 _DEVICE = re.compile(r"[\w.-]+/(?P<kind>gpu|tpu)$")
 _REFERENCE = re.compile(r"\$\((\w+)\)")
@@ -44,13 +47,15 @@ class MpiJob:
     name: str
     #: what its launcher runs
     command: tuple[str, ...]
-    #: how many workers
+    #: how many workers, besides the launcher
     workers: int
     #: slots of each
     slots: int
     #: what each worker needs, and the launcher
     worker: Need
     launcher: Need
+    #: True where ranks run beside the launcher too, before those of workers
+    launcher_is_member: bool = False
     #: environment of its containers
     env: Mapping[str, str] = values.field(factory=dict)
     #: seconds after which it has failed
@@ -83,14 +88,17 @@ def read(document: Any) -> MpiJob:
     policy = spec.field("runPolicy")
     env: dict[str, str] = {}
     launching, command = _template(launcher, env)
-    working, _ = _template(worker, env)
+    working, serving = _template(worker, env)
+    beside = bool(spec.take("runLauncherAsWorker", False))
     job = MpiJob(
         name=root.field("metadata").text("name") or "mpijob",
         command=tuple(_expanded(word, env) for word in command),
-        workers=worker.number("replicas", 1) if worker.there else 1,
+        # without workers the launcher has company for its ranks, unless it takes them itself
+        workers=worker.number("replicas", 1) if worker.there else int(not beside),
         slots=spec.number("slotsPerWorker", 1),
         worker=working if worker.there else launching,
         launcher=launching,
+        launcher_is_member=beside,
         env=env,
         deadline=policy.number("activeDeadlineSeconds", 0) or None,
         retries=policy.number("backoffLimit", 0),
@@ -101,6 +109,8 @@ def read(document: Any) -> MpiJob:
         policy.unknown.append(f"cleanPodPolicy={clean}")
     if launcher.number("replicas", 1) != 1:
         launcher.unknown.append("replicas")
+    if serving and PurePosixPath(serving[0]).name not in _SERVERS:
+        worker.unknown.append("template.spec.containers[0].command")
     # how pods begin again is their controller's; here a job begins once, and backoffLimit counts
     for one in (launcher, worker):
         one.take("restartPolicy", None)
@@ -192,7 +202,8 @@ class _Field:
         if value is not None and not isinstance(value, Mapping):
             msg = f"{path or 'the manifest'} must have fields, got {value!r}"
             raise FiberError(msg)
-        self._value: dict[str, Any] = dict(value or {})
+        # a name without a value is as good as none
+        self._value: dict[str, Any] = {k: v for k, v in (value or {}).items() if v is not None}
 
     def take(self, name: str, default: Any) -> Any:
         """A value, which is read with this."""

@@ -8,7 +8,10 @@ from fiber import values
 from fiber.mpi.crew import Need
 from fiber.mpi.hosts import Host, expected_hosts
 
-__all__ = ["Plan"]
+__all__ = ["LAUNCHER", "Plan"]
+
+#: name of the station that runs mpirun
+LAUNCHER = "launcher"
 
 
 @values.frozen(kw_only=True)
@@ -30,6 +33,10 @@ class Plan:
     #: what each member needs, and the launcher
     member: Need = values.field(factory=Need)
     launcher: Need = values.field(factory=Need)
+    #: what those members need that are not as the others, by name
+    unlike: Mapping[str, Need] = values.field(factory=dict)
+    #: True where the first member is in the launcher's job, whose need counts then
+    launcher_is_member: bool = False
     #: seconds until members must be there, and ranks
     start_timeout: float = 60.0
     #: more environment for all programs
@@ -42,3 +49,12 @@ class Plan:
     def __attrs_post_init__(self) -> None:
         # too few slots are told before anything is started
         expected_hosts(self.count, self.hosts)
+
+    def jobs(self) -> dict[tuple[str, ...], Need]:
+        """The jobs of the run: names of the stations in each, and what it needs."""
+        names = [host.name for host in self.hosts]
+        shared = 1 if self.launcher_is_member else 0
+        found = {(LAUNCHER, *names[:shared]): self.launcher}
+        for name in names[shared:]:
+            found[(name,)] = self.unlike.get(name, self.member)
+        return found

@@ -26,7 +26,7 @@ def run(plan: Plan) -> Verdict:
     Raises:
         FiberError: it was not started, with the reason; nothing is left then, either.
     """
-    crew = Crew(plan.token)
+    crew = Crew(plan.token, plan.start_timeout)
     conductor = Conductor(plan, crew, output=_write)
     with _signals(crew.put), contextlib.ExitStack() as stack:
         stack.callback(crew.end)

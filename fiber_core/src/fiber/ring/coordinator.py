@@ -66,7 +66,8 @@ class Coordinator:
         self._team: dict[int, Worker] = {}
         self._talk = Talk(self._team, self._machine.bounds, self._feed)
         self._loop = Loop()
-        self._hands = Hands(runtime, work, self)
+        together = policy.start_timeout if policy.min is None else None
+        self._hands = Hands(runtime, work, self, together)
         self._thread = threading.Thread(
             target=self._run, name="fiber-ring-coordinator", daemon=True
         )
@@ -196,6 +197,7 @@ class Coordinator:
         if after is not None:
             self._changed(after)
             self.outcome.told(after)
+        self._hands.gather(told)
         return told
 
     def _feed(self, event: events.Event) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from fiber.exceptions import FiberError
+from fiber.model import Gang
 from fiber.pipes import Connection, Pipe
-from fiber.ring.instructions import StartWorker
+from fiber.ring.instructions import Instruction, StartWorker
 from fiber.ring.member import MemberProcess, Work
 
 if TYPE_CHECKING:
@@ -45,15 +46,34 @@ class Hands:
         runtime: of the process that starts the ring.
         work: what its members do.
         owner: who is told.
+        together: seconds until all workers that are started at once are to be there; None where
+            each is of use by itself.
     """
 
-    def __init__(self, runtime: Runtime, work: Work, owner: Owner) -> None:
+    def __init__(
+        self, runtime: Runtime, work: Work, owner: Owner, together: float | None = None
+    ) -> None:
+        self._together = together
         self._runtime = runtime
         self._work = work
         self._owner = owner
         self._is_closed = False
+        # of workers that are started together
+        self._gangs: dict[int, Gang] = {}
         # its threads are made when there is something to do
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fiber-ring-hand")
+
+    def gather(self, told: Sequence[Instruction]) -> None:
+        """Note which workers are about to be started together: all that one step starts."""
+        if self._together is None:
+            return
+        numbers = [
+            one.worker for one in told if isinstance(one, StartWorker) and not one.group.is_caller
+        ]
+        if numbers:
+            name = f"{self._work.name}-{numbers[0]}"
+            gang = Gang(name=name, size=len(numbers), timeout=self._together)
+            self._gangs.update(dict.fromkeys(numbers, gang))
 
     def launch(self, told: StartWorker) -> None:
         """Submit a worker's job, now.
@@ -72,6 +92,7 @@ class Hands:
                 resources=group.resources,
                 image=group.image,
                 processes=group.slots,
+                gang=self._gangs.pop(number, None),
                 on_status=lambda child, status: self._owner.job_changed(number, child, status),
             )
         except BaseException as error:

@@ -30,7 +30,7 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.ends import Ends
-from fiber_k8s.gangs import gang_of
+from fiber_k8s.groups import Gangs, start_group
 from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name
 from fiber_k8s.room import Room
@@ -72,6 +72,7 @@ class K8sBackend(Backend):
         self._starter = Starter(
             self.name, self._client, config, self._feed, context.providers, _user()
         )
+        self._gangs = Gangs(self._client, self._starter, config)
         self._ends = Ends(self.name, self._client, config, self._feed, self._starter)
         self._room = Room(self._client, context.providers)
         self._lock = threading.Lock()
@@ -85,7 +86,9 @@ class K8sBackend(Backend):
     def submit(self, spec: JobSpec) -> Job:
         """Create a pod."""
         self._check(spec)
-        return self._starter.submit(spec, self._run(spec.run_id))
+        run = self._run(spec.run_id)
+        gang = None if spec.gang is None else self._gangs.find(spec, run)
+        return self._starter.submit(spec, run, gang=gang)
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none."""
@@ -93,11 +96,8 @@ class K8sBackend(Backend):
             self._check(spec)
         if not specs:
             return []
-        from fiber_k8s.groups import start_group
-
         run = self._run(specs[0].run_id)
-        gang = gang_of(self._config, f"{object_name(specs[0].run_id)}-{len(specs)}", len(specs))
-        return start_group(self._client, self._starter, self._feed, run, specs, gang, timeout, self.kill)  # fmt: skip
+        return start_group(self._starter, self._feed, run, specs, self._gangs, timeout, self.kill)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the pods of a run, whoever created them."""

@@ -7,9 +7,7 @@ from typing import Any
 
 import attrs
 
-from fiber_k8s.config import K8sConfig
-
-__all__ = ["Gang", "gang_of"]
+__all__ = ["Gang"]
 
 
 @attrs.frozen(kw_only=True)
@@ -74,10 +72,3 @@ class Gang:
         if self.kind == "volcano":
             return "scheduling.volcano.sh/v1beta1"
         return "scheduling.x-k8s.io/v1alpha1"
-
-
-def gang_of(config: K8sConfig, name: str, size: int) -> Gang | None:
-    """The group that the settings ask for; None where members are simply created together."""
-    if config.gang == "none":
-        return None
-    return Gang(kind=config.gang, name=name, size=size, queue=config.queue)

@@ -3,49 +3,96 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 
+import attrs
+
+from fiber import model
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, ReasonKind
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
 from fiber_k8s.jobs import Starter
+from fiber_k8s.names import unique_name
 from fiber_k8s.run import Belongings
 
-__all__ = ["start_group"]
+__all__ = ["Gangs", "start_group"]
 
 _NEVER_RAN = (ReasonKind.START, ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE)
 
 
+class Gangs:
+    """The gangs of a backend's jobs; the scheduler is told of each before the first of its pods is made.
+
+    Args:
+        client: the cluster.
+        starter: creates pods.
+        config: settings, which say what schedules gangs.
+    """
+
+    def __init__(self, client: Client, starter: Starter, config: K8sConfig) -> None:
+        self._client, self._starter, self._config = client, starter, config
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], Gang] = {}
+
+    def find(self, spec: JobSpec, run: Belongings) -> Gang | None:
+        """The gang of a job; None where it has none, or nothing here schedules any.
+
+        Raises:
+            SubmitError: the cluster refuses the group.
+        """
+        wanted = spec.gang
+        if wanted is None or self._config.gang == "none":
+            return None
+        # those that come at the same time wait until it is there
+        with self._lock:
+            key = (spec.run_id, wanted.name)
+            if key not in self._known:
+                self._known[key] = self.make(wanted, run)
+            return self._known[key]
+
+    def make(self, wanted: model.Gang, run: Belongings) -> Gang:
+        """Tell the scheduler of a gang."""
+        # a name is seen long after its run, by schedulers that remember
+        name = unique_name(wanted.name)
+        config = self._config
+        gang = Gang(kind=config.gang, name=name, size=wanted.size, queue=config.queue)
+        _make_group(self._client, self._starter, run, gang, wanted.timeout)
+        return gang
+
+
 def start_group(
-    client: Client,
     starter: Starter,
     feed: Feed,
     run: Belongings,
     specs: Sequence[JobSpec],
-    gang: Gang | None,
+    gangs: Gangs,
     timeout: float,
     kill: Callable[[Job], None],
 ) -> Sequence[Job]:
     """Create all pods and wait until all run.
 
     Args:
-        client: the cluster.
         starter: creates pods.
         feed: tells what becomes of them.
         run: what they belong to.
         specs: the jobs.
-        gang: marks for a scheduler that starts groups; None where they are only created together.
+        gangs: tells the scheduler of them.
         timeout: seconds within which all are to run.
         kill: ends a job.
 
     Raises:
         SubmitError: not all run in time; none is left.
     """
-    if gang is not None:
-        _make_group(client, starter, run, gang, timeout)
+    first = specs[0]
+    wanted = model.Gang(
+        name=f"{first.name}-group-{secrets.token_hex(2)}", size=len(specs), timeout=timeout
+    )
+    gang = gangs.find(attrs.evolve(first, gang=wanted), run)
     jobs: list[Job | None] = [None] * len(specs)
     failures: list[BackendError] = []
     lock = threading.Lock()
