@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from netns import command, free_subnet, ip, kill, sweep, sweep_folders
 from require import need
 
 _SSHD = "/usr/sbin/sshd"
@@ -76,7 +75,7 @@ def why_no_hosts() -> str | None:
     done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if done.returncode:
         return f"network namespaces cannot be made here: {done.stderr.strip()}"
-    _ip("netns", "del", name)
+    ip("netns", "del", name)
     return None
 
 
@@ -142,8 +141,8 @@ class SshHost:
         assert self.sshd is not None
         if sessions:
             for pid in self.pids():
-                if _command(pid).startswith("sshd: "):
-                    _kill(pid)
+                if command(pid).startswith("sshd: "):
+                    kill(pid)
         self.sshd.kill()
         self.sshd.wait()
 
@@ -151,18 +150,28 @@ class SshHost:
         """End the ssh connections there are; new ones are accepted."""
         for pid in self.pids():
             # the one that listens is "sshd: /usr/sbin/sshd …"
-            if _command(pid).startswith("sshd: ") and _SSHD not in _command(pid):
-                _kill(pid)
+            if command(pid).startswith("sshd: ") and _SSHD not in command(pid):
+                kill(pid)
 
     def cut(self) -> None:
         """Cut its link: nothing goes in or out, and nobody is told."""
         switch, port = self.port_of_switch
-        _ip("-n", switch, "link", "set", port, "down")
+        ip("-n", switch, "link", "set", port, "down")
 
     def restore(self) -> None:
         """Mend its link."""
         switch, port = self.port_of_switch
-        _ip("-n", switch, "link", "set", port, "up")
+        ip("-n", switch, "link", "set", port, "up")
+
+    def isolate(self) -> None:
+        """Have it neither reach nor be reached by other hosts that are isolated; nobody is told."""
+        switch, port = self.port_of_switch
+        ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "on")
+
+    def rejoin(self) -> None:
+        """Undo :meth:`isolate`."""
+        switch, port = self.port_of_switch
+        ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "off")
 
     def refuse_outgoing(self, *, to: str) -> None:
         """Have it unable to open connections to an address, as hosts outside a NAT are."""
@@ -179,17 +188,17 @@ class SshHost:
 
     def pids(self) -> list[int]:
         """Every process of this host."""
-        return [int(word) for word in _ip("netns", "pids", self.namespace).split()]
+        return [int(word) for word in ip("netns", "pids", self.namespace).split()]
 
     def jobs(self) -> list[str]:
         """Its processes that are no part of sshd."""
-        found = [(pid, _command(pid)) for pid in self.pids()]
+        found = [(pid, command(pid)) for pid in self.pids()]
         return [f"{pid}: {text}" for pid, text in found if text and not text.startswith("sshd")]
 
     def kill_all(self) -> None:
         """End all its processes, as a power cut does."""
         for pid in self.pids():
-            _kill(pid)
+            kill(pid)
         if self.sshd is not None:
             self.sshd.wait()
 
@@ -236,19 +245,19 @@ class SshWorld:
         _keygen(self.key)
         keys = self.directory / "authorized_keys"
         keys.write_bytes(self.key.with_suffix(".pub").read_bytes())
-        subnet = _free_subnet()
+        subnet = free_subnet()
         self.address = f"{subnet}.1"
         switch = self._namespace(f"{tag}s")
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
+        ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", switch, "link", "set", "br0", "up")
         self._link(f"{tag}m", switch, "uplink")
-        _ip("addr", "add", f"{self.address}/24", "dev", f"{tag}m")
-        _ip("link", "set", f"{tag}m", "up")
+        ip("addr", "add", f"{self.address}/24", "dev", f"{tag}m")
+        ip("link", "set", f"{tag}m", "up")
         for number, name in enumerate(names):
             namespace = self._namespace(f"{tag}h{number}")
             port = f"p{number}"
             address = f"{subnet}.{11 + number}"
-            _ip(
+            ip(
                 "-n",
                 switch,
                 "link",
@@ -262,10 +271,10 @@ class SshWorld:
                 "netns",
                 namespace,
             )
-            _ip("-n", switch, "link", "set", port, "master", "br0", "up")
-            _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", namespace, "link", "set", "eth0", "up")
-            _ip("-n", namespace, "link", "set", "lo", "up")
+            ip("-n", switch, "link", "set", port, "master", "br0", "up")
+            ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", namespace, "link", "set", "eth0", "up")
+            ip("-n", namespace, "link", "set", "lo", "up")
             host = SshHost(
                 name, address, namespace, (switch, port), self.directory / name, tuple(hidden)
             )
@@ -275,14 +284,14 @@ class SshWorld:
         self.known_hosts.write_text("".join(f"{h.known_hosts_line}\n" for h in self.hosts))
 
     def _namespace(self, name: str) -> str:
-        _ip("netns", "add", name)
+        ip("netns", "add", name)
         self.namespaces.append(name)
         return name
 
     def _link(self, here: str, switch: str, port: str) -> None:
-        _ip("link", "add", here, "type", "veth", "peer", "name", port, "netns", switch)
+        ip("link", "add", here, "type", "veth", "peer", "name", port, "netns", switch)
         self.links.append(here)
-        _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+        ip("-n", switch, "link", "set", port, "master", "br0", "up")
 
     def jobs(self) -> list[str]:
         """The processes of all hosts that are no part of sshd."""
@@ -299,9 +308,9 @@ class SshWorld:
         for host in self.hosts:
             host.kill_all()
         for link in self.links:
-            _ip("link", "del", link)
+            ip("link", "del", link)
         for name in self.namespaces:
-            _ip("netns", "del", name)
+            ip("netns", "del", name)
         return left
 
 
@@ -314,8 +323,8 @@ def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
         hidden: folders of this machine that hosts do not see.
     """
     need("ssh", why_no_hosts())
-    _sweep()
-    _sweep_folders()
+    sweep()
+    sweep_folders()
     # short: Unix sockets lie below it
     directory = Path(tempfile.mkdtemp(prefix=f"fs-{os.getpid():x}-"))
     world = SshWorld(directory)
@@ -327,27 +336,6 @@ def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
         shutil.rmtree(directory, ignore_errors=True)
     if left:
         pytest.fail("left on hosts:\n  " + "\n  ".join(left), pytrace=False)
-
-
-def _sweep() -> None:
-    """Remove what tests left that were killed: names hold the number of their process."""
-    for line in _ip("netns", "list").splitlines():
-        name = line.split()[0]
-        found = re.fullmatch(r"fbs([0-9a-f]+)[a-z]\d*", name)
-        if found is None or Path(f"/proc/{int(found[1], 16)}").exists():
-            continue
-        # somebody else may sweep at the same time
-        with contextlib.suppress(RuntimeError):
-            for pid in _ip("netns", "pids", name).split():
-                _kill(int(pid))
-            _ip("netns", "del", name)
-
-
-def _sweep_folders() -> None:
-    for folder in Path(tempfile.gettempdir()).glob("fs-*-*"):
-        owner = folder.name.split("-")[1]
-        if re.fullmatch("[0-9a-f]+", owner) and not Path(f"/proc/{int(owner, 16)}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _furnish(host: SshHost, keys: Path) -> None:
@@ -373,34 +361,3 @@ def _furnish(host: SshHost, keys: Path) -> None:
 def _keygen(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-
-
-def _free_subnet() -> str:
-    # the range for benchmarks, which no network routes
-    taken = _ip("-o", "-4", "addr")
-    for step in range(256):
-        subnet = f"198.18.{(os.getpid() + step) % 256}"
-        if f"{subnet}." not in taken:
-            return subnet
-    msg = "all subnets of 198.18.0.0/16 are in use here"
-    raise RuntimeError(msg)
-
-
-def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        msg = f"ip {' '.join(words)}: {done.stderr.strip()}"
-        raise RuntimeError(msg)
-    return done.stdout
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:
-        return ""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

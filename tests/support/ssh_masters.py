@@ -73,5 +73,61 @@ def files(processes: int) -> None:
     print(json.dumps(found), flush=True)
 
 
+def make(objects: Any, over: Any) -> None:
+    """Make objects for a process elsewhere, and use them with it."""
+    queue, lock, counter = fiber.Queue(), fiber.Lock(), fiber.Value("i", 0)
+    near, far = fiber.Pipe()
+    with fiber.Manager() as manager:
+        names = manager.dict()
+        objects.put((socket.gethostname(), queue, far, names, lock, counter))
+        near.send(len(queue.get()))
+        near.send(near.recv())
+        with lock:
+            counter.value += 1
+            names["maker"] = socket.gethostname()
+        over.wait()
+
+
+def use(objects: Any, over: Any, answers: Any) -> None:
+    """Use what a process elsewhere has made."""
+    maker, queue, end, names, lock, counter = objects.get()
+    queue.put(bytes(8 << 20))
+    size = end.recv()
+    end.send("there and back")
+    words = end.recv()
+    while True:
+        with lock:
+            if "maker" in names:
+                counter.value += 1
+                break
+        time.sleep(0.05)
+    answers.put(
+        {
+            "hosts": [maker, socket.gethostname()],
+            "size": size,
+            "words": words,
+            "names": names.copy(),
+            "count": counter.value,
+        }
+    )
+    over.set()
+
+
+def meet(_: int) -> None:
+    """Two processes, a manager's third one, and all that they share; one hosts what the other uses."""
+    objects, answers, over = fiber.Queue(), fiber.Queue(), fiber.Event()
+    processes = [
+        fiber.Process(target=make, args=(objects, over)),
+        fiber.Process(target=use, args=(objects, over, answers)),
+    ]
+    for process in processes:
+        process.start()
+    found = answers.get(timeout=90)
+    for process in processes:
+        process.join()
+    print(json.dumps({**found, "codes": [p.exitcode for p in processes]}), flush=True)
+
+
 if __name__ == "__main__":
-    {"squares": squares, "wait": wait, "files": files}[sys.argv[1]](int(sys.argv[2]))
+    programs = {"squares": squares, "wait": wait, "files": files, "meet": meet}
+    programs[sys.argv[1]](int(sys.argv[2]))

@@ -6,17 +6,23 @@ import pytest
 
 from fiber.exceptions import TransportError
 from fiber.launch.ways import Ways
-from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress
+from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 
 
-def ways(*, forwards=None, landing=False):
+def ways(*, forwards=None, landing=False, kind=ReachKind.REVERSED):
     told = SimpleNamespace(forwards=forwards or {}, landing=landing)
-    return Ways(SimpleNamespace(instructions=told, ident="me.0", backend=Backend()))
+    return Ways(SimpleNamespace(instructions=told, ident="me.0", backend=Backend(kind)))
 
 
 class Backend:
+    def __init__(self, kind=ReachKind.REVERSED):
+        self.kind = kind
+
+    def reach(self, job):
+        return Reach(self.kind, "as it is")
+
     def open_stream(self, job):
         return f"a stream into {job.id}"
 
@@ -61,13 +67,17 @@ class TestAddresses:
         found._hub = Hub()
         assert list(found.best(["tls+tcp://a:1", ROUTE])) == [ROUTE, "tls+tcp://a:1"]
 
-    def test_a_job_dials_first_what_is_no_loopback_of_another_host(self):
+    def test_a_job_dials_last_what_is_loopback_of_another_host(self):
         found = ways(landing=True)
-        assert list(found.best([ROUTE, "tls+tcp://a:1"])) == ["tls+tcp://a:1", ROUTE]
-        assert list(found.best([ROUTE, "tls+tcp://127.0.0.1:1"])) == [
+        assert list(found.best(["tls+tcp://127.0.0.1:1", ROUTE])) == [
             ROUTE,
             "tls+tcp://127.0.0.1:1",
         ]
+
+    def test_a_job_tries_the_others_as_their_owner_says(self):
+        found = ways(landing=True)
+        for urls in [ROUTE, "tls+tcp://a:1"], ["tls+tcp://a:1", ROUTE]:
+            assert list(found.best(urls)) == urls
 
     def test_others_try_them_as_they_come(self):
         assert list(ways().best([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
@@ -87,8 +97,8 @@ class TestJobs:
     JOB = Job(id="pod-1", name="one", run_id="0badcafe", backend="far")
     SPEC = JobSpec(run_id="0badcafe", name="one", argv=("x",), ident="ab12cd34")
 
-    def told(self, *statuses):
-        found = ways()
+    def told(self, *statuses, kind=ReachKind.REVERSED):
+        found = ways(kind=kind)
         found._hub = Hub()
         for state in statuses:
             if state is None:
@@ -102,6 +112,10 @@ class TestJobs:
     def test_streams_are_opened_as_long_as_a_job_runs(self):
         seen = self.told(None, JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED)
         assert seen == [self.ADDED, ("begin", "ab12cd34"), ("remove", "ab12cd34")]
+
+    def test_none_is_opened_into_a_job_that_dials(self):
+        seen = self.told(None, JobState.RUNNING, JobState.SUCCEEDED, kind=ReachKind.DIRECT)
+        assert seen == [self.ADDED, ("remove", "ab12cd34")]
 
     def test_one_that_runs_before_submit_has_returned_is_no_different(self):
         assert self.told(JobState.RUNNING, None) == [self.ADDED, ("begin", "ab12cd34")]

@@ -10,10 +10,12 @@ import pytest
 from fiber.objects import places
 
 
-def node(folder, *, same_host=True, url="tls+tcp://10.1.2.3:4"):
+def node(folder, *urls, same_host=True):
     capabilities = SimpleNamespace(same_host=same_host)
     return SimpleNamespace(
-        info=SimpleNamespace(capabilities=capabilities), directory=folder, urls=lambda: [url]
+        info=SimpleNamespace(capabilities=capabilities),
+        directory=folder,
+        urls=lambda: [*urls, "tls+tcp://10.1.2.3:4"],
     )
 
 
@@ -40,6 +42,11 @@ def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
 
 def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path):
     far = node(tmp_path, same_host=False)
+    assert places.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
+
+
+def test_what_streams_reach_is_no_address_where_there_is_another_one(tmp_path):
+    far = node(tmp_path, "hub+tls+tcp://0badcafe@127.0.0.1:1", same_host=False)
     assert places.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 

@@ -13,6 +13,7 @@ from fiber.model import BackendContext
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.config import SshConfig
 from ssh_hosts import ssh_hosts
+from ssh_programs import Master
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +58,17 @@ def opened():
 @pytest.fixture
 def backend(opened, context):
     return opened(context)
+
+
+@pytest.fixture
+def master(world, tmp_path):
+    """Starts programs of ssh_masters; all are ended."""
+    made = []
+
+    def start(*words, **environ):
+        made.append(Master(world, *words, cwd=tmp_path, **environ))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()

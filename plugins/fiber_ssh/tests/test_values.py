@@ -4,7 +4,7 @@ import pytest
 
 from fiber.exceptions import ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
-from fiber_ssh.address import HERE, listen_address
+from fiber_ssh.address import HERE, NOWHERE, listen_address
 from fiber_ssh.archive import agent_archive
 from fiber_ssh.config import SshConfig
 from fiber_ssh.files import find_files
@@ -34,18 +34,31 @@ def peers(**fields):
         ({}, [LO], "tls+tcp://127.0.0.1:0", None),
         ({"address": "me.example"}, [ETH], "tls+tcp://0.0.0.0:0", "me.example"),
         ({"reach": "reversed"}, [ETH], "tls+tcp://127.0.0.1:0", None),
-        (
-            {"reach": "reversed", "environ": {HERE: "10.9.0.1"}},
-            [ETH],
-            "tls+tcp://0.0.0.0:0",
-            "10.9.0.1",
-        ),
     ],
 )
-def test_where_processes_listen(given, interfaces, bind, host):
+def test_where_the_program_listens(given, interfaces, bind, host):
     found = listen_address(peers(**given), interfaces)
 
-    assert found == ListenAddress(bind_url=bind, advertise_host=host)
+    assert found == ListenAddress(bind_url=bind, advertise_host=host, routed=True)
+
+
+@pytest.mark.parametrize("reach", ["auto", "direct", "reversed"])
+def test_jobs_listen_where_their_host_was_reached(reach):
+    found = listen_address(peers(reach=reach, environ={HERE: "10.9.0.1"}), [ETH])
+
+    assert found == ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="10.9.0.1")
+
+
+def test_jobs_that_others_cannot_dial_listen_for_their_own_host_alone():
+    found = listen_address(peers(environ={HERE: NOWHERE}), [ETH])
+
+    assert found == ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+
+
+def test_streams_are_not_offered_where_all_hosts_are_to_dial():
+    found = listen_address(peers(reach="direct"), [ETH])
+
+    assert found == ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="10.0.0.5")
 
 
 RECORD = {
@@ -91,7 +104,7 @@ def about(**fields):
         "root": "/",
         "cpus": 4,
         "memory": 100,
-        "address": None,
+        "door": None,
         "ours": None,
     }
     return About(**{**values, **fields})

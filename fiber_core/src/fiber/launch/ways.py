@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.exceptions import TransportError
-from fiber.model import JobState
+from fiber.model import JobState, ReachKind
 from fiber.transport.ferry import routes
 
 if TYPE_CHECKING:
@@ -62,7 +62,11 @@ class Ways:
             self._hub = self._new_hub()
         found = self.through_hub(bound, address)
         if found is not None:
-            endpoint.urls[:] = [found] if address.routed else [*endpoint.urls, found]
+            # best first: who has streams was given them because it cannot dial the program, and
+            # jobs that can dial each other do
+            dialled = [] if self._hub is not None and _is_inward(address) else endpoint.urls
+            urls = [found, *dialled] if self._hub is not None else [*dialled, found]
+            endpoint.urls[:] = urls
         return endpoint
 
     def through_hub(self, url: str, address: ListenAddress | None = None) -> str | None:
@@ -92,7 +96,7 @@ class Ways:
         return known
 
     def best(self, urls: Iterable[str]) -> Sequence[str]:
-        """An owner's addresses in the order in which they are tried from here."""
+        """An owner's addresses, best first as it says, in the order in which they are tried from here."""
         found = tuple(urls)
         if self._hub is None and not self._landing:
             return found
@@ -100,8 +104,7 @@ class Ways:
 
     def _rank(self, url: str) -> bool:
         # the hub is outside; in a job a port of its own host's loopback is nobody else's
-        dialled = not routes.is_route(url)
-        return dialled if self._hub is not None or "//127." in url else not dialled
+        return not routes.is_route(url) and (self._hub is not None or "//127." in url)
 
     def _find(self, url: str) -> str:
         if self._hub is not None:
@@ -140,8 +143,11 @@ class Ways:
                 del self._idents[job.id]
         if status.state.is_terminal:
             self._hub.remove(ident)
-        elif status.state is JobState.RUNNING:
+        elif status.state is JobState.RUNNING and self._is_streamed(job):
             self._hub.begin(ident)
+
+    def _is_streamed(self, job: Job) -> bool:
+        return self._runtime.backend.reach(job).kind is ReachKind.REVERSED
 
     def close(self) -> None:
         """Carry nothing any more. Idempotent."""
@@ -169,3 +175,11 @@ class Ways:
             1000 * there_and_back,
             rate / 1e6,
         )
+
+
+def _is_inward(address: ListenAddress) -> bool:
+    """True where it is bound so that nobody elsewhere can dial it."""
+    host = address.bind_url.partition("://")[2].rpartition(":")[0].strip("[]")
+    return address.advertise_host is None and (
+        host.startswith("127.") or host in ("::1", "localhost")
+    )

@@ -49,6 +49,6 @@ class ListenAddress:
     bind_url: str
     #: host that peers dial, where it differs from the bound one (``tls+tcp`` and ``tcp`` only)
     advertise_host: str | None = None
-    #: True where no job can dial it: jobs come over streams that the backend opens into them
-    #: (:meth:`fiber.abc.Backend.open_stream`)
+    #: True where jobs that cannot dial it come over streams that the backend opens into them
+    #: (:meth:`fiber.abc.Backend.open_stream`); bound to loopback it can be dialled by none
     routed: bool = False

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fiber.transport.ferry import routes
+
 if TYPE_CHECKING:
     from fiber.runtime import Runtime
     from fiber.transport.endpoint import Endpoint
@@ -53,7 +55,10 @@ def family_of(address: Any) -> str:
 
 def any_address(family: str | None, node: Runtime) -> tuple[str, Address]:
     """A family where none was chosen, and an address of it that the rest of the run can reach."""
-    host = None if node.info.capabilities.same_host else _host(node.urls()[0])
+    host = None
+    if not node.info.capabilities.same_host:
+        # what is dialled by other hosts, where there is such a thing
+        host = _host(min(node.urls(), key=routes.is_route))
     if family is None:
         family = "AF_UNIX" if host is None else "AF_INET"
     if family == "AF_INET":

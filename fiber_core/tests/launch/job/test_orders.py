@@ -41,6 +41,14 @@ def test_with_one_it_is_dialled_there_first_and_by_everybody():
     assert values.evolve(told, urls=INSTRUCTIONS.urls, forwards={}) == INSTRUCTIONS
 
 
+def test_who_dials_is_not_told_of_streams():
+    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
+    both = values.evolve(INSTRUCTIONS, urls=(route, *INSTRUCTIONS.urls))
+    orders = values.evolve(ORDERS, instructions=both)
+    assert orders.by_way_of("") == ORDERS
+    assert orders.by_way_of("127.0.0.1:99") == ORDERS.by_way_of("127.0.0.1:99")
+
+
 def test_what_is_reached_by_streams_is_dialled_where_they_are_joined():
     route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
     orders = values.evolve(
@@ -51,6 +59,13 @@ def test_what_is_reached_by_streams_is_dialled_where_they_are_joined():
     assert told.urls == (INSTRUCTIONS.urls[0], "tls+tcp://127.0.0.1:99")
     assert told.forwards == {route: "tls+tcp://127.0.0.1:99"}
     assert told.landing
+
+
+def test_loopback_of_the_parents_host_is_not_dialled_where_there_are_streams():
+    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
+    urls = ("tls+tcp://127.0.0.1:5000", route)
+    orders = values.evolve(ORDERS, instructions=values.evolve(INSTRUCTIONS, urls=urls))
+    assert orders.by_landing(lambda url: f"way to {url}").instructions.urls == (f"way to {route}",)
 
 
 def test_a_parent_that_nobody_can_dial_needs_streams():

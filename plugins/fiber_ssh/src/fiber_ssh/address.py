@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.config import SshConfig
 
-__all__ = ["HERE", "listen_address"]
+__all__ = ["HERE", "NOWHERE", "listen_address"]
 
-#: variable in the environment of jobs: the address at which their host was reached
+#: variable in the environment of jobs: the address at which their host is reached by others
 HERE = "_FIBER_SSH_ADDRESS"
+#: its value where it is reached by none
+NOWHERE = "127.0.0.1"
 
 
 def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddress:
@@ -23,13 +25,14 @@ def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddre
     """
     config = peers.config if isinstance(peers.config, SshConfig) else SshConfig()
     here = peers.environ.get(HERE)
-    if here is None and config.reach == "reversed":
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+    # streams into jobs are opened by the program alone
+    routed = here is None and config.reach != "direct"
     advertised = here or config.address or _first(interfaces)
-    if advertised is None:
-        return ListenAddress(bind_url="tls+tcp://127.0.0.1:0")
+    if advertised in (None, NOWHERE) or (here is None and config.reach == "reversed"):
+        return ListenAddress(bind_url=f"tls+tcp://{NOWHERE}:0", routed=routed)
+    assert advertised is not None
     every = "[::]" if _is_ipv6(advertised) else "0.0.0.0"  # noqa: S104 - behind mutual TLS
-    return ListenAddress(bind_url=f"tls+tcp://{every}:0", advertise_host=advertised)
+    return ListenAddress(bind_url=f"tls+tcp://{every}:0", advertise_host=advertised, routed=routed)
 
 
 def _first(interfaces: Sequence[Interface]) -> str | None:

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import secrets
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -13,6 +14,7 @@ from typing import BinaryIO
 from fiber.abc import Backend
 from fiber.exceptions import (
     BackendError,
+    BackendUnavailableError,
     CapabilityError,
     SubmitError,
     UnknownJobError,
@@ -110,7 +112,9 @@ class SshBackend(Backend):
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """Changes of the jobs of a run, whoever submitted them."""
-        return self._desk.feed.events(run_id, lambda: self._watch(run_id))
+        stream = self._desk.feed.events(run_id)
+        self._watch(run_id)
+        return stream
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """The present status of jobs, also of those that others submitted."""
@@ -211,14 +215,21 @@ class SshBackend(Backend):
         return Capacity(cpus=sum(r.slots for r in rooms), memory=sum(memory), devices=devices)
 
     def reach(self, job: Job) -> Reach:
-        """How a job and this program meet, found when its host was first used."""
+        """How a job and this program meet, found out when hosts were first used."""
         order = self._desk.order(job.id)
-        station = self._desk.stations[order.host] if order and order.host else None
-        way = station.forwarder.known() if station is not None else None
-        if way is not None:
-            return way.reach
-        why = "the job dials this machine, or a port that its host forwards; it is tried then"
-        return Reach(ReachKind.DIRECT, why)
+        landing = None if order is None else order.landing
+        if self._config.reach == "reversed" or landing is not None:
+            return Reach(ReachKind.REVERSED, "streams over the ssh connection of its host")
+        return Reach(ReachKind.DIRECT, "the job dials this machine, unless its host cannot")
+
+    def open_stream(self, job: Job) -> socket.socket:
+        """A channel of its host's connection, to where the job's supervisor waits for it."""
+        order = self._desk.order(job.id)
+        if order is None or order.host is None or order.landing is None:
+            msg = f"{job.name} waits for no streams of this program now"
+            raise BackendUnavailableError(msg)
+        station = self._desk.stations[order.host]
+        return station.streams.open(station.link.transport, order.landing)
 
     def check(self) -> Iterable[Check]:
         """Check all hosts, with a job on each."""

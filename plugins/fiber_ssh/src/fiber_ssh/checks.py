@@ -85,7 +85,7 @@ def _check_job(desk: Desk, python: str, name: str) -> Check:
     job = Job(id=f"{run_id}-doctor", name="doctor", run_id=run_id, backend="ssh", argv=argv)
     try:
         desk.submit(Order(job, spec))
-        for _, status in desk.feed.events(run_id, lambda: None):
+        for _, status in desk.feed.events(run_id):
             if status.state.is_terminal:
                 ok = status.state is JobState.SUCCEEDED
                 took = f"it ran and ended in {time.monotonic() - begin:.2f} s"

@@ -24,8 +24,8 @@ class SshConfig:
     directory: str | None = None
     #: patterns of files of the working directory that hosts get, such as ``data/**``
     send: tuple[str, ...] = ()
-    #: how hosts reach this machine: ``direct``; ``reversed``, by the ssh connection; or ``auto``,
-    #: which tries
+    #: how jobs reach this program: ``direct``; ``reversed``, by streams over the ssh connections,
+    #: and each other too where they cannot dial; or ``auto``, which tries
     reach: Literal["auto", "direct", "reversed"] = "auto"
     #: the address at which hosts reach this machine, where it is not the one that ssh shows
     address: str | None = None

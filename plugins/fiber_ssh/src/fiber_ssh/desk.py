@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fiber.abc import ResourceProvider
+from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, SubmitError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 from fiber_ssh.config import SshConfig
-from fiber_ssh.feed import StatusFeed
 from fiber_ssh.hosts import Host
 from fiber_ssh.link import HostLink, Request
 from fiber_ssh.order import Order, agent_order
 from fiber_ssh.output import Terminal, pass_output
 from fiber_ssh.placement import Room, choose, waiting_for
+from fiber_ssh.reaching import Reaching, Way
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.station import Station
 from fiber_ssh.stations import Stations
@@ -55,7 +56,7 @@ class Desk:
         lease: float,
         providers: Mapping[str, ResourceProvider],
     ) -> None:
-        self.feed = StatusFeed()
+        self.feed = Feed()
         self.run_id = run_id
         self.lease = lease
         self._config = config
@@ -65,8 +66,9 @@ class Desk:
         self._orders: dict[str, Order] = {}
         self._queue: dict[str, Order] = {}
         self._terminal = Terminal()
-        self._warden = Warden(lease, self._silent, self._drop)
+        self._warden = Warden(lease, self._silent, lambda name: self.stations[name].link.drop())
         self._has_begun = self._closed = False
+        self._reaching = Reaching(config, lambda: [one.link for one in self.stations])
         self.stations = Stations(hosts, config, providers, self._station, self._changed, lease)
 
     def _station(self, host: Host) -> Station:
@@ -232,9 +234,7 @@ class Desk:
             if about is None or not link.is_up:
                 raise link.unavailable()
             work = station.files(spec)
-            dial = None
-            if spec.entry is not None and spec.urls:
-                dial = station.forwarder.way(spec.urls[0]).dial
+            way = Way() if spec.ident is None else self._reaching.way(link, spec.urls)
         except (FiberError, OSError) as error:
             if link.is_up:
                 self._end(order, lost(ReasonKind.START, str(error), station.host.name))
@@ -245,7 +245,7 @@ class Desk:
             order,
             station.host,
             about,
-            dial=dial,
+            way=way,
             device_environ=station.environment(order.devices),
             work=work,
         )
@@ -300,7 +300,9 @@ class Desk:
         order = self.order(record["id"])
         if order is None:
             self.feed.publish(job_of(record, self._backend, link.host.name), status)
-        elif not status.state.is_terminal and self._has_ended(order.job.id):
+            return
+        order.landing = record.get("landing")
+        if not status.state.is_terminal and self._has_ended(order.job.id):
             # it was given up, and its host has come back
             link.post("kill", job=order.job.id)
         elif status.state.is_terminal:
@@ -316,13 +318,10 @@ class Desk:
         )
         log.warning("%s", why)
         with self._changed:
-            orders = [order for order in self._orders.values() if order.host == name]
+            orders = [one for one in self._orders.values() if one.host == name]
         for order in orders:
             self._end(order, lost(ReasonKind.LEASE, why, name))
         station.link.give_up(why)
-
-    def _drop(self, name: str) -> None:
-        self.stations[name].link.drop()
 
     def _has_ended(self, job_id: str) -> bool:
         status = self.feed.status(job_id)

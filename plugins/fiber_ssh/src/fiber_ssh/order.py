@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 
 from fiber.model import Device, Job, JobSpec
-from fiber_ssh.address import HERE
+from fiber_ssh.address import HERE, NOWHERE
 from fiber_ssh.hosts import Host
+from fiber_ssh.reaching import Way
 from fiber_ssh.shell import About
 
 __all__ = ["Order", "agent_order"]
@@ -32,6 +33,8 @@ class Order:
     devices: tuple[Device, ...] = ()
     #: True once the host's agent said that it has it
     confirmed: bool = False
+    #: port of the host's loopback where streams into it come in, once the agent told it
+    landing: int | None = None
 
 
 def agent_order(
@@ -39,7 +42,7 @@ def agent_order(
     host: Host,
     about: About,
     *,
-    dial: str | None,
+    way: Way,
     device_environ: Mapping[str, str],
     work: str | None,
 ) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def agent_order(
         order: the job.
         host: where it goes.
         about: what is known of that.
-        dial: where the job reaches its parent, if not where the parent says.
+        way: how the job reaches its parent.
         device_environ: environment that makes it see its devices alone.
         work: a folder of the host's that holds the program's files, if there is one.
     """
@@ -59,10 +62,11 @@ def agent_order(
         # a Python that has fiber: the host's own
         argv[0] = about.executable
     env = {**host.env, **spec.env, **device_environ}
-    if about.address is not None:
-        env[HERE] = about.address
-    if dial is not None:
-        env["FIBER_REACH"] = dial
+    here = NOWHERE if way.is_apart else about.address
+    if here is not None:
+        env[HERE] = here
+    if way.dial is not None:
+        env["FIBER_REACH"] = way.dial
     folder = work or spec.cwd
     private = None if spec.private is None else base64.b64encode(spec.private).decode()
     return {
@@ -76,6 +80,7 @@ def agent_order(
         "unset": sorted(spec.unset_env),
         "directory": host.directory,
         "cwd": None if folder is None else os.fspath(folder),
+        "landing": way.is_streamed,
         "path": str(PurePosixPath(about.executable).parent),
         "private": private,
     }

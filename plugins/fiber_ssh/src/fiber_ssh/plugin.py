@@ -30,6 +30,7 @@ CAPABILITIES = Capabilities(
     groups=True,
     detached=True,
     suspend=True,
+    streams=True,
 )
 
 
@@ -53,7 +54,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
 def fiber_listen_address(
     backend: str, peers: Peers, interfaces: Sequence[Interface]
 ) -> ListenAddress | None:
-    """All addresses, behind mutual TLS; loopback alone where hosts come by the ssh connection."""
+    """All addresses, behind mutual TLS; loopback alone where jobs come by streams."""
     return listen_address(peers, interfaces) if backend == NAME else None
 
 

@@ -38,9 +38,14 @@ class About:
     cpus: int
     #: its memory in MB
     memory: int
-    #: the address at which it was reached, as it sees it; and ours, as it sees that
-    address: str | None
+    #: the address and the port at which it was reached, as it sees them; and ours, as it sees that
+    door: tuple[str, int] | None
     ours: str | None
+
+    @property
+    def address(self) -> str | None:
+        """The address at which it was reached."""
+        return None if self.door is None else self.door[0]
 
     @classmethod
     def of(cls, said: dict[str, Any]) -> About:
@@ -55,7 +60,7 @@ class About:
             root=str(said["root"]),
             cpus=int(said["cpus"]),
             memory=int(said["memory"]),
-            address=seen[2] if len(seen) == 4 else None,
+            door=(seen[2], int(seen[3])) if len(seen) == 4 else None,
             ours=seen[0] if len(seen) == 4 else None,
         )
 

@@ -16,11 +16,11 @@ from fiber.resources.probe import check_devices, probe_argv
 from fiber_ssh.config import SshConfig
 from fiber_ssh.files import FileSender
 from fiber_ssh.fitness import unfit
-from fiber_ssh.forward import Forwarder
 from fiber_ssh.hosts import Host
 from fiber_ssh.link import HostLink
 from fiber_ssh.placement import Room, slots_of
 from fiber_ssh.shell import run
+from fiber_ssh.streams import Streams
 
 __all__ = ["Station"]
 
@@ -42,13 +42,12 @@ class Station:
         self, link: HostLink, config: SshConfig, providers: Mapping[str, ResourceProvider]
     ) -> None:
         self.link = link
-        self.forwarder = Forwarder(link, config)
+        self.streams = Streams(link.host.name, config.connect_timeout)
         self._config = config
         self._providers = providers
         self._allocator = Allocator(())
         self._counts: dict[str, int] = {}
         self._sender = FileSender(config, link.host)
-        self._ups = 0
         #: why processes of this program cannot run there, with the fix; empty where they can
         self.unfit = ""
         self._held: dict[str, float] = {}
@@ -68,9 +67,6 @@ class Station:
             self.unfit = unfit(about, self.host.name, mine)
             if self.unfit:
                 log.warning("%s", self.unfit)
-        self._ups += 1
-        if self._ups > 1:
-            self.soon(self.forwarder.restore)
 
     def files(self, spec: JobSpec) -> str | None:
         """Have the host hold the files that are to be sent; returns their folder there."""
@@ -168,6 +164,7 @@ class Station:
         """End the connection and the thread. Idempotent."""
         self._tasks.put(None)
         self.link.close()
+        self.streams.close()
         if self._thread is not None:
             self._thread.join(10.0)
 

@@ -1,95 +1,12 @@
 """Hosts, links, sshds and workers die during a map: results are right, and nothing is left."""
 
-import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
 
 import pytest
 
-import ssh_masters
 from fiber.launch import rundir
-
-LEASE = 6.0
-PROGRAM = Path(ssh_masters.__file__)
-
-
-class Master:
-    """A program on this machine that uses the hosts."""
-
-    def __init__(self, world, *words, cwd, **environ):
-        settings = world.environ(slots=2)
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *words],
-            env={
-                **os.environ,
-                **settings,
-                "FIBER_BACKEND": "ssh",
-                "FIBER_LEASE": str(LEASE),
-                **environ,
-            },
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._lines = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def line(self, timeout=60):
-        line = self._lines.get(timeout=timeout)
-        assert line is not None, f"it ended with {self.process.wait()}"
-        return line
-
-    def up(self):
-        """Hosts and pids of the workers."""
-        word, _, rest = self.line().partition(" ")
-        assert word == "up"
-        return [(host, pid) for host, pid in json.loads(rest)]
-
-    def end(self):
-        found = json.loads(self.line())
-        assert self.process.wait(60) == 0
-        return found
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def master(world, tmp_path):
-    made = []
-
-    def start(*words, **environ):
-        made.append(Master(world, *words, cwd=tmp_path, **environ))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
-
-
-def left_on(world, seconds):
-    """The processes that hosts still have after so many seconds, or once there is none."""
-    deadline = time.monotonic() + seconds
-    while (left := world.jobs()) and time.monotonic() < deadline:
-        # nobody tells of the end of processes that are no children of ours
-        time.sleep(0.05)
-    return left
+from ssh_programs import LEASE, left_on
 
 
 @pytest.mark.timeout(150)
@@ -183,23 +100,6 @@ def test_a_host_that_dies_is_given_up(master, world):
 
     assert found["good"]
     assert "gamma" not in {host for host, _ in found["after"]}
-
-
-@pytest.mark.timeout(150)
-def test_hosts_that_cannot_reach_this_machine_do_by_the_ssh_connection(master, world):
-    try:
-        for host in world.hosts:
-            host.refuse_outgoing(to=world.address)
-        program = master("squares", "6")
-        hosts = {host for host, _ in program.up()}
-        found = program.end()
-    finally:
-        for host in world.hosts:
-            host.allow_outgoing()
-
-    assert found["good"]
-    assert len(hosts) == 3
-    assert left_on(world, LEASE + 10.0) == []
 
 
 @pytest.mark.timeout(150)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fiber import values
 from fiber.launch.bootstrap import Instructions
+from fiber.transport.ferry.routes import is_route
 
 __all__ = ["GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
 
@@ -63,19 +64,18 @@ class Orders:
         return cls(**data)
 
     def by_way_of(self, reach: str) -> Orders:
-        """The same where the parent is to be dialled at ``host:port`` in place of where it says.
+        """The same where the parent is to be dialled, at ``host:port`` in place of where it says.
 
         Args:
             reach: what the backend says; nothing where it does not forward.
         """
-        if not reach:
-            return self
         told = self.instructions
-        first = told.urls[0]
-        way = f"{first.partition('://')[0]}://{reach}"
-        forwards = {first: way}
-        instructions = values.evolve(told, urls=(way, *told.urls), forwards=forwards)
-        return values.evolve(self, instructions=instructions)
+        urls = tuple(url for url in told.urls if not is_route(url))
+        forwards = {}
+        if reach:
+            forwards = {urls[0]: f"{urls[0].partition('://')[0]}://{reach}"}
+            urls = (*forwards.values(), *urls)
+        return values.evolve(self, instructions=values.evolve(told, urls=urls, forwards=forwards))
 
     def by_landing(self, way: Callable[[str], str]) -> Orders:
         """The same where streams are opened into this job.
@@ -84,7 +84,9 @@ class Orders:
             way: what is dialled in place of a URL.
         """
         told = self.instructions
-        ways = {url: way(url) for url in told.urls}
+        # another host's loopback is not ours
+        found = [url for url in told.urls if is_route(url) or "//127." not in url]
+        ways = {url: way(url) for url in found or told.urls}
         forwards = {url: dialled for url, dialled in ways.items() if dialled != url}
         instructions = values.evolve(
             told, urls=tuple(ways.values()), forwards=forwards, landing=True

@@ -10,6 +10,7 @@ import os
 import resource
 import selectors
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from fiber_ssh.remote.kernel import (
     clock,
     die_with,
     private_descriptor,
+    reserve_port,
     signal_group,
 )
 from fiber_ssh.remote.logfile import LogWriter
@@ -57,6 +59,8 @@ class Job:
         self._kill_at: float | None = None
         self._status: int | None = None
         self._draining_until = 0.0
+        # nobody else is given the port meanwhile
+        self._landing: socket.socket | None = None
 
     @classmethod
     def load(cls, directory: str) -> Job | None:
@@ -92,6 +96,10 @@ class Job:
         self._writer = LogWriter(self.log)
         self.save()
         environ = self._environ(order)
+        if order.get("landing"):
+            self._landing, port = reserve_port()
+            self.record["landing"] = port
+            environ["FIBER_REACH"] = f"streams:127.0.0.1:{port}"
         private = order.get("private")
         descriptor = None
         if private is not None:
@@ -260,6 +268,9 @@ class Job:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._landing is not None:
+            self._landing.close()
+            self._landing = None
         self.save()
         self.on_output()
 

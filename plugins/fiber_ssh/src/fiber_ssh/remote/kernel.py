@@ -1,16 +1,25 @@
-"""What Linux offers an agent: deaths that are shared, private descriptors, processes by their mark."""
+"""What Linux offers an agent: shared deaths, private descriptors, reserved ports, marked processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
-__all__ = ["MARK", "clock", "die_with", "kill_marked", "private_descriptor", "signal_group"]
+__all__ = [
+    "MARK",
+    "clock",
+    "die_with",
+    "kill_marked",
+    "private_descriptor",
+    "reserve_port",
+    "signal_group",
+]
 
 #: environment variable that every process of a job has, by which what is left of it is found
 MARK = "_FIBER_SSH_JOB"
@@ -46,6 +55,14 @@ def private_descriptor(data: bytes) -> int:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def reserve_port() -> tuple[socket.socket, int]:
+    """A port of loopback that the system gives to nobody else, and where a job may still listen."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held, held.getsockname()[1]
 
 
 def signal_group(pid: int, number: int) -> None:

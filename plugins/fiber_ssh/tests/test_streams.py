@@ -1,0 +1,22 @@
+"""Streams into jobs of hosts that are to dial nobody do what the core asks of them."""
+
+import sys
+
+import attrs
+import pytest
+
+from fiber.testing.kit.streams import Streams
+from fiber_ssh.backend import SshBackend
+from fiber_ssh.plugin import CAPABILITIES
+
+
+class TestStreams(Streams):
+    capabilities = CAPABILITIES
+    python = sys.executable
+
+    @pytest.fixture
+    def backend(self, context, config):
+        reversed_ = attrs.evolve(config, reach="reversed")
+        backend = SshBackend(attrs.evolve(context, config=reversed_))
+        yield backend
+        backend.close()
