@@ -43,6 +43,7 @@ WORDS = {
     "suspend": "stopped jobs are told apart",
     "same_host": "jobs see this machine's files",
     "streams": "jobs that cannot dial are reached by streams",
+    "drain": "workers that have to go hand over their work",
 }
 _TOP = """\
 # Backends

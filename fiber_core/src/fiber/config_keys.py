@@ -18,6 +18,7 @@ __all__ = ["INTERNAL_VARIABLES", "Placer", "key_prefix"]
 INTERNAL_VARIABLES = frozenset(
     {
         "FIBER_BOOTSTRAP",
+        "FIBER_GRACE",
         "FIBER_MPI_DIR",
         "FIBER_MPI_DOOR",
         "FIBER_MPI_MEMBER",

@@ -285,3 +285,33 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
     skipped = range(bad, min(count, bad - bad % chunk + chunk)) if bad < count else ()
     assert run.values == [None if n in skipped else n for n in range(count)]
     assert [credits_ for _, _, credits_ in run.ranges][-1] == 1
+
+
+def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
+    looks = []
+    head = tasks(0, 4)
+    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now))
+
+    def function(n):
+        clock.now += 1.0 if n in (1, 3) else 0.001
+
+    batch.run(function, range(4))
+    assert looks == pytest.approx([1.001])
+    assert batch.was_long
+
+
+def test_what_is_handed_back_at_that_look_does_not_begin(clock):
+    ran = []
+
+    def look():
+        batch.current.hand_back()
+
+    batch = Batch(tasks(0, 4), lambda _: None, look)
+
+    def function(n):
+        ran.append(n)
+        clock.now += 1.0
+
+    batch.run(function, range(4))
+    assert ran == [0]
+    assert not batch.was_long

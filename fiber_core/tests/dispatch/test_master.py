@@ -182,6 +182,21 @@ def test_a_drained_worker_finishes_and_is_told_to_exit(master):
     assert sink.outcomes == {0: 1}
 
 
+def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master):
+    peer = master.peers["a"]
+    master.call(square, list(range(1000)))
+    master.ask(peer)
+    ((first, items),) = peer.tasks()
+    master.finish(peer, first, [square(n) for n in items])
+    behind, _ = peer.tasks()[-1]
+    assert behind.stop - behind.start > 1
+    assert master.dispatcher.drain("a", True)
+    (revoke,) = peer.of_kind(Kind.REVOKE)
+    assert protocol.read_entry(revoke.body) == behind.entry
+    master.tell(peer, Kind.KEPT, [protocol.kept(behind.entry, behind.start)])
+    assert len(peer.of_kind(Kind.RETIRE)) == 1
+
+
 def test_one_that_never_asked_cannot_be_drained(master):
     assert not master.dispatcher.drain("a")
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dispatch_world import TARGET, FakeLink, Sink, until
-from fiber.dispatch import protocol
+from fiber.dispatch import batch, protocol
 from fiber.dispatch.calls import Call
 from fiber.dispatch.outcomes import Received
 from fiber.dispatch.protocol import Mode, Tasks
@@ -308,6 +308,41 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
     assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
     go_on.set()
     assert pool.done_up_to(5) == (1, [3, 4])
+    pool.retire()
+
+
+def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(
+    pool, monkeypatch
+):
+    monkeypatch.setattr(batch, "_LONG", 0.0)
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(8)))
+    pool.teach(call)
+    pool.give(call, 3, 4)
+    assert begun.wait(20)
+    # nobody looks at the connection while one task alone runs
+    behind = pool.give(call, 5, 8)
+    pool.link.give(Kind.REVOKE, [protocol.entry(behind)])
+    go_on.set()
+    assert pool.done_up_to(4) == (1, [3])
+    pool.asked(1)
+    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
+    pool.retire()
+
+
+def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(pool, monkeypatch):
+    monkeypatch.setattr(batch, "_LONG", 0.0)
+    monkeypatch.setattr(pool.worker._attendant, "watch", lambda *_: None)
+    pool.begin()
+    call = pool.call(wait_on_three, list(range(8)))
+    pool.teach(call)
+    entry = pool.give(call, 3, 8)
+    assert begun.wait(20)
+    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    go_on.set()
+    while (said := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
+        pass
+    assert protocol.read_kept(said.body) == (entry, 4)
     pool.retire()
 
 

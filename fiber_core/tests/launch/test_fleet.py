@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from dispatch_world import until
+from fiber import values
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.launch.fleet import Fleet
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
@@ -46,6 +47,7 @@ class Platform:
     def __init__(self, per_job=1, lease=3.0):
         self.children = []
         self.lost, self.retired, self.errors = [], [], []
+        self.handed_back = []
         self.ended = threading.Event()
         self.failed = threading.Event()
         self.refusals = []
@@ -70,8 +72,9 @@ class Platform:
         self.children.append(child)
         return child
 
-    def retire(self, ident):
+    def retire(self, ident, hand_back):
         self.retired.append(ident)
+        self.handed_back.append(hand_back)
         if self.can_retire:
             self.children[int(ident)].tell(LEFT)
         return self.can_retire
@@ -313,3 +316,15 @@ def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):
     assert len(turns) < 10
     for child in platform.children[1:]:
         child.tell(LEFT)
+
+
+def test_a_worker_whose_place_is_taken_away_is_asked_for_its_work_and_replaced(platform):
+    platform.can_retire = True
+    platform.fleet.begin(1)
+    platform.up()
+    platform.children[0].tell(values.evolve(RUNNING, draining=True))
+    until(lambda: len(platform.children) == 2)
+    assert platform.retired == ["0"]
+    assert platform.handed_back == [True]
+    (loss,) = platform.lost
+    assert loss.expected

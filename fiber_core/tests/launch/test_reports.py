@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from fiber import values
 from fiber.launch import reports
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -43,6 +44,13 @@ class TestWhileItRuns:
     def test_unknown_keeps_what_was_known(self):
         found = reports.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
         assert (found.state, found.processes) == (JobState.UNKNOWN, (RUNS, DONE))
+
+    @pytest.mark.parametrize("who", ["supervisor", "platform", "both"])
+    def test_who_says_that_its_place_is_taken_away_is_believed(self, who):
+        reported = values.evolve(REPORTED, draining=who != "platform")
+        platform = JobStatus(state=JobState.RUNNING, draining=who != "supervisor")
+        assert reports.during(reported, platform).draining
+        assert not reports.during(REPORTED, JobStatus(state=JobState.RUNNING)).draining
 
 
 class TestEndsWithoutReport:

@@ -6,9 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fiber import values
 from fiber.exceptions import StartError, SubmitError
 from fiber.launch import roster as module
-from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Start, Stop
+from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Say, Start, Stop
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 LEASE = 3.0
@@ -252,6 +253,128 @@ class TestFailingToStart:
             play.lose(play.jobs[-1])
             play.roster.wanted = 1
             assert starts(play.run()) == [1]
+
+
+class TestDraining:
+    """Workers whose place the platform takes away."""
+
+    DRAINING = values.evolve(RUNNING, draining=True)
+
+    def test_one_hands_back_what_it_has_not_begun_and_another_one_starts_at_once(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        assert play.tell(play.jobs[0], self.DRAINING) == []
+        assert play.run() == [Retire("0", hand_back=True), Start(1)]
+        assert play.tell(play.jobs[0], self.DRAINING) == []
+        assert play.run() == []
+
+    def test_its_end_is_expected_and_counts_against_no_task(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], self.DRAINING)
+        play.run()
+        loss = play.lose(play.jobs[0])
+        assert loss.expected
+        assert not loss.counts
+        assert play.run() == []
+
+    def test_all_workers_of_a_job_go(self):
+        play = Play(2, per_job=2)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], self.DRAINING)
+        assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
+
+    def test_one_that_is_not_up_yet_is_told_once_it_is(self):
+        play = Play(1)
+        play.run()
+        play.tell(play.jobs[0], self.DRAINING)
+        assert play.run() == [Start(1)]
+        assert not play.roster.is_up("0")
+        assert play.run() == [Retire("0", True)]
+
+    def test_one_that_dials_again_is_told_again(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], self.DRAINING)
+        play.run()
+        assert not play.roster.is_up("0")
+        assert play.run() == [Retire("0", True)]
+
+    def test_one_that_finishes_what_it_holds_is_asked_to_hand_back_the_rest(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.roster.release("0")
+        assert play.run() == [Retire("0")]
+        play.tell(play.jobs[0], self.DRAINING)
+        assert play.run() == [Retire("0", True)]
+
+    def test_one_that_was_killed_is_told_nothing(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.terminate(play.now)
+        play.tell(play.jobs[0], self.DRAINING)
+        assert play.run() == []
+
+    def test_in_a_closing_pool_nobody_takes_its_place(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.close()
+        assert play.run() == [Retire("0")]
+        play.tell(play.jobs[0], self.DRAINING)
+        assert play.run() == [Retire("0", True)]
+
+    def test_when_all_have_to_go_the_pool_is_not_given_up(self):
+        play = Play(3)
+        play.run()
+        play.up()
+        for job in list(play.jobs):
+            play.tell(job, self.DRAINING)
+        assert starts(play.run()) == [1, 1, 1]
+        for job in play.jobs[:3]:
+            play.lose(job)
+        assert play.run() == []
+
+
+class TestPlaces:
+    """Workers that wait for a place: a pool goes on with those it has, and says why."""
+
+    WAITS = status(JobState.PENDING, message="1 Insufficient cpu")
+
+    def test_why_there_are_fewer_workers_is_said_once(self):
+        play = Play(3)
+        play.run()
+        play.up(*play.jobs[:2])
+        play.tell(play.jobs[2], self.WAITS)
+        assert play.run() == []
+        assert play.wait() == [Say("2 of 3 workers run, 1 waits for a place: 1 Insufficient cpu")]
+        play.tell(play.jobs[2], self.WAITS)
+        assert play.roster.deadline() is None
+
+    def test_a_closing_pool_says_nothing(self):
+        play = Play(1)
+        play.run()
+        play.tell(play.jobs[0], self.WAITS)
+        play.roster.close()
+        play.now += 60
+        assert not any(isinstance(step, Say) for step in play.run())
+
+    def test_one_that_is_refused_is_tried_again_and_told_of(self):
+        play = Play(2)
+        play.run()
+        play.up(play.jobs[0])
+        play.lose(play.jobs[1], status(JobState.FAILED, message="exceeded quota"))
+        assert (
+            Say("1 of 2 workers run; another one was not started: worker 1: exceeded quota")
+            in play.run()
+        )
+        assert starts(play.steps)[2:] == [1]
 
 
 class TestLeaving:

@@ -111,12 +111,15 @@ class Histories(World, RuleBasedStateMachine):
         if hand:
             self.lose_hand(hand, counts, kind)
 
-    @rule(data=st.data())
-    def drain(self, data):
+    @rule(data=st.data(), hand_back=st.booleans())
+    def drain(self, data, hand_back):
         hand = self.draw_hand(data)
         if hand:
             hand.draining = True
-            self.feed(WorkerDraining(hand.name))
+            self.feed(WorkerDraining(hand.name, hand_back))
+            for piece in hand.pieces if hand_back else ():
+                begun = piece.begun_stop if piece is hand.pieces[0] else piece.done
+                assert begun == piece.stop or piece.revoked_at is not None, "it keeps what waits"
 
     @rule(data=st.data(), more=st.integers(0, 3))
     def answer_revoke(self, data, more):

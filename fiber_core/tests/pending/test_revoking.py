@@ -13,9 +13,11 @@ from fiber.pending import (
     CallDropped,
     Dispatch,
     Requeue,
+    Retire,
     Revoke,
     RevokeAnswered,
     WorkerAsked,
+    WorkerDraining,
 )
 
 
@@ -207,3 +209,57 @@ def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
     assert out[-1] == CallDone(1)
     assert not any(isinstance(done, Abandon) for done in out)
     assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
+
+
+# Workers whose place is taken away.
+
+
+def test_one_that_has_to_go_is_asked_for_all_that_it_has_not_begun(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 1000))
+    play.finish("a", seconds=1e-5)
+    play(WorkerAsked("a"))
+    held = play.table.held("a")
+    assert len(held) == 2
+    assert play(WorkerDraining("a", hand_back=True)) == [Revoke("a", one.entry) for one in held]
+
+
+def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_unit(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert (sent.worker, sent.start) == ("b", 3)
+    assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
+
+
+def test_one_that_had_begun_nothing_exits_when_it_has_given_all_back(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert Retire("a") in stuck(RevokeAnswered("a", revoke.entry, 2))
+
+
+def test_who_has_one_unit_alone_is_not_asked(play):
+    play.join("a", "b")
+    play(CallAdded(1, 1))
+    assert play(WorkerDraining("b", hand_back=True)) == []
+    assert play.finish("b") == [Accept(1, 0, 1), CallDone(1), Retire("b")]
+
+
+def test_who_was_asked_already_is_not_asked_again(stuck):
+    asked_back(stuck)
+    assert stuck(WorkerDraining("a", hand_back=True)) == []
+
+
+def test_one_that_is_lost_before_it_answered_loses_no_task(stuck):
+    stuck(WorkerDraining("a", hand_back=True))
+    out = stuck.kill("a", counts=False)
+    items = sorted(
+        n for done in out if isinstance(done, Requeue) for n in range(done.start, done.stop)
+    )
+    assert items == list(range(2, 11))
+
+
+def test_what_it_holds_of_a_call_that_is_over_is_not_run_by_others(stuck):
+    stuck(CallDropped(1))
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
+    assert stuck.finish("a") == [Retire("a")]

@@ -16,6 +16,9 @@ from fiber.transport import wire
 _HOLD = 0.002
 #: and no more than so many bytes of them that had to be pickled ahead of time
 _LARGE = 256 * 2**10
+#: seconds of a unit after which what came meanwhile is looked at: it may have held the interpreter
+#: all the time, so that the attendant could not
+_LONG = 0.05
 
 
 class Current:
@@ -60,12 +63,21 @@ class Batch:
     Args:
         tasks: its head.
         send: hands over the body of a DONE message.
+        look: looks at what came during a long unit, before the next one begins.
     """
 
-    def __init__(self, tasks: Tasks, send: Callable[[Sequence[wire.Buffer]], None]) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        send: Callable[[Sequence[wire.Buffer]], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self.current = Current(tasks)
         self._tasks = tasks
         self._send = send
+        self._look = look
+        #: True where the last unit was a long one
+        self.was_long = False
         self._lock = threading.Lock()
         self._outcomes = Outcomes()
         #: the first item that was not handed over
@@ -101,8 +113,11 @@ class Batch:
             # the last results are handed over with the credit for another entry
             if (offset + 1) % chunk == 0 and offset != last:
                 self._unit_ended(start + offset + 1)
+                if self.was_long:
+                    self._look()
         with lock:
-            self._unit_began = time.perf_counter()
+            began, self._unit_began = self._unit_began, time.perf_counter()
+            self.was_long = self._unit_began - began > _LONG
             self._hand_over(self.current.limit, 1)
 
     def flush(self) -> None:
@@ -120,7 +135,8 @@ class Batch:
 
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
-            self._unit, self._unit_began = stop, time.perf_counter()
+            began, self._unit, self._unit_began = self._unit_began, stop, time.perf_counter()
+            self.was_long = self._unit_began - began > _LONG
             if self._unit_began - self._began < max(_HOLD, self._began - self._start):
                 # what the next task may change is pickled before it runs
                 self._outcomes.settle()

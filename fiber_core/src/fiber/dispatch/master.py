@@ -185,12 +185,17 @@ class Dispatcher:
             self._feed(events.WorkerLost(session.name, attempt, counts))
             return self._lost_counts[0], self._lost_counts[1]
 
-    def drain(self, ident: str) -> bool:
-        """Retire a worker once it holds nothing; False where it never asked."""
+    def drain(self, ident: str, hand_back: bool = False) -> bool:
+        """Retire a worker once it holds nothing; False where it never asked.
+
+        Args:
+            ident: of its process.
+            hand_back: True to have others do what it has not begun.
+        """
         with self.lock:
             session = self._by_ident.get(ident)
             if session is not None:
-                self._feed(events.WorkerDraining(session.name))
+                self._feed(events.WorkerDraining(session.name, hand_back))
             return session is not None
 
     def longest_idle(self) -> tuple[str, float] | None:

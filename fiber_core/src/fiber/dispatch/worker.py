@@ -161,7 +161,11 @@ class Worker:
         return digest
 
     def _run(self, tasks: Tasks, body: memoryview) -> None:
-        batch = Batch(tasks, lambda segments: self._link.send(Kind.DONE, self._target, 0, segments))
+        batch = Batch(
+            tasks,
+            lambda segments: self._link.send(Kind.DONE, self._target, 0, segments),
+            lambda: self._catch_up(batch.current),
+        )
         try:
             function = self._function(tasks)
             mode, items = self._items(tasks, body)
@@ -182,6 +186,14 @@ class Worker:
         finally:
             self._running = None
             self._attendant.rest()
+        if batch.was_long:
+            self._catch_up(None)
+
+    def _catch_up(self, current: Current | None) -> None:
+        """Take in what came during a long unit: nothing is begun that was asked back before."""
+        with self._reading:
+            while (message := self._link.receive(timeout=0)) is not None:
+                self._heed(message, current)
 
     def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
         mode = tasks.mode & ~_APART
@@ -216,20 +228,23 @@ class Worker:
                 return
             try:
                 message = self._link.receive(timeout=0)
-                if message is None:
-                    return
-                if message.kind is not Kind.REVOKE:
-                    self._inbox.append(message)
-                    return
-                number = protocol.read_entry(message.body)
-                stop = self._revoke(number, batch.current)
-                self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
+                if message is not None:
+                    self._heed(message, batch.current)
             except PeerLostError:
                 # the main thread finds out as soon as it is back, and dials again
                 return
 
-    def _revoke(self, number: int, current: Current) -> int:
-        if current.tasks.entry == number:
+    def _heed(self, message: Message, current: Current | None) -> None:
+        """Hand back what is asked for; anything else waits for its turn."""
+        if message.kind is not Kind.REVOKE:
+            self._inbox.append(message)
+            return
+        number = protocol.read_entry(message.body)
+        stop = self._revoke(number, current)
+        self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
+
+    def _revoke(self, number: int, current: Current | None) -> int:
+        if current is not None and current.tasks.entry == number:
             return current.hand_back()
         for position, waiting in enumerate(self._inbox):
             # the number of a TASKS message is its entry's

@@ -219,6 +219,7 @@ class Crew:
             resources=self._needs.resources,
             image=self._needs.image,
             processes=count,
+            drains=True,
             on_status=on_status,
         )
         process.started_as(child)

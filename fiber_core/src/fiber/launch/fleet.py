@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fiber.exceptions import FiberError, StartError
 from fiber.launch.child import Child
 from fiber.launch.members import Member
-from fiber.launch.roster import GiveUp, Kill, Loss, Retire, Roster, Start, Step, Stop
+from fiber.launch.roster import GiveUp, Kill, Loss, Retire, Roster, Say, Start, Step, Stop
 from fiber.model import JobStatus
 
 log = logging.getLogger("fiber")
@@ -23,8 +23,8 @@ class Fleet:
     Args:
         start: starts a job of so many workers, returns its child.
         lost: called when a worker is gone.
-        retire: called with the identity of a worker that is to exit once it holds nothing; False
-            where it cannot be told.
+        retire: called with the identity of a worker that is to exit once it holds nothing, and
+            whether it hands back what it has not begun; False where it cannot be told.
         fail: called with the reason when no worker can be kept alive.
         ended: called when everybody is gone, after :meth:`close` or :meth:`terminate`.
         lease: seconds after which a stopped worker is given up.
@@ -38,7 +38,7 @@ class Fleet:
         *,
         start: Callable[[int, Callable[[Child, JobStatus], None]], Child],
         lost: Callable[[Loss], None],
-        retire: Callable[[str], bool],
+        retire: Callable[[str, bool], bool],
         fail: Callable[[BaseException], None],
         ended: Callable[[], None],
         lease: float,
@@ -192,13 +192,15 @@ class Fleet:
         if isinstance(step, Start):
             self._try_launch(step.count)
         elif isinstance(step, Retire):
-            if not self._retire(step.ident):
+            if not self._retire(step.ident, step.hand_back):
                 with self._changed:
                     kill = self._roster.cannot_be_retired(step.ident, time.monotonic())
                 if kill is not None:
                     self._kill(kill)
         elif isinstance(step, Kill):
             self._kill(step)
+        elif isinstance(step, Say):
+            log.warning("fiber: %s: %s", self._thread.name.removeprefix("fiber-"), step.text)
         elif isinstance(step, GiveUp):
             error = StartError(step.text)
             error.__cause__ = step.cause

@@ -62,6 +62,7 @@ class Launcher:
         volumes: tuple[Volume, ...] = (),
         processes: int = 1,
         gang: Gang | None = None,
+        drains: bool = False,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> Child:
         """Pickle a process object and submit it as a job.
@@ -73,6 +74,7 @@ class Launcher:
             volumes: storage that the job sees, where the backend mounts any.
             processes: how many processes the job has, all running the same object.
             gang: the jobs that it is to start with.
+            drains: True where its processes exit once they are told to, through ``on_status``.
             on_status: called with each status, on the events thread.
 
         Raises:
@@ -118,7 +120,7 @@ class Launcher:
             ident=ident,
         )
         if self._overseer is not None:
-            spec = self._overseer.supervised(spec, instructions)
+            spec = self._overseer.supervised(spec, instructions, drains=drains)
             self._overseer.expect(child)
         with self._lock:
             self._children[ident] = child

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fiber import values
+from fiber.model import JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
     from fiber.launch.child import Child
@@ -32,6 +34,8 @@ class Member:
     up: bool = False
     #: True where its end is wished for: resize, close, terminate
     leaving: bool = False
+    #: True where its place is taken away, and what it has not begun is to be done by others
+    draining: bool = False
     #: True once it was told to exit, because it is leaving or has done its quota
     told: bool = False
     #: when its connection ended, if it has
@@ -100,3 +104,40 @@ class Groups:
             if member.up or not member.runs:
                 return member
         return None
+
+
+def ident_of(child: Child, index: int) -> str:
+    """Identity of one of the workers of a job."""
+    return child.ident if child.processes == 1 else f"{child.ident}.{index}"
+
+
+def process_of(status: JobStatus, index: int) -> ProcessStatus:
+    """The last word on one of them."""
+    for process in status.processes:
+        if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
+            return process
+    # the backend tells of the job alone
+    return ProcessStatus(
+        index=index,
+        state=status.state,
+        reason=status.reason,
+        exit_code=status.exit_code,
+        message=status.message,
+    )
+
+
+def attempt_of(member: Member, process: ProcessStatus) -> Attempt:
+    """Its end, as tasks that it held are told."""
+    reason = process.reason or Reason(ReasonKind.UNKNOWN)
+    message = process.message
+    if member.fenced:
+        reason = Reason(ReasonKind.LEASE)
+        message = "it was stopped or silent for longer than its lease, and was killed"
+    return Attempt(
+        worker=member.name,
+        host=member.child.host,
+        pid=process.pid,
+        reason=reason,
+        message=message,
+        log_tail=process.log_tail,
+    )

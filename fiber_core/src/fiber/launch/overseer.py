@@ -90,7 +90,9 @@ class Overseer:
 
     # -- children -------------------------------------------------------------------------------
 
-    def supervised(self, spec: JobSpec, instructions: Instructions) -> JobSpec:
+    def supervised(
+        self, spec: JobSpec, instructions: Instructions, *, drains: bool = False
+    ) -> JobSpec:
         """The same job with a supervisor of its own, for a backend that starts programs."""
         capabilities = self._runtime.info.capabilities
         resources = spec.resources
@@ -106,6 +108,7 @@ class Overseer:
             # on one host it is inherited
             tell_output=not (capabilities.output or capabilities.same_host),
             prefix=f"[{spec.name}] " if spec.log_prefix else "",
+            drains=drains,
         )
         python = spec.argv[0] if capabilities.same_host else PYTHON
         return values.evolve(

@@ -44,7 +44,8 @@ def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
         return values.evolve(platform, processes=tuple(stopped))
     if platform.state is JobState.UNKNOWN:
         return values.evolve(platform, processes=reported.processes)
-    return with_host(reported, platform.host)
+    draining = reported.draining or platform.draining
+    return values.evolve(with_host(reported, platform.host), draining=draining)
 
 
 def with_host(status: JobStatus, host: str | None) -> JobStatus:

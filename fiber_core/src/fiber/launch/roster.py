@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.exceptions import StartError
-from fiber.launch.members import Groups, Member
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.launch.members import Groups, Member, attempt_of, ident_of, process_of
+from fiber.launch.places import Places
+from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Retire:
     """Have a worker exit once it holds nothing."""
 
     ident: str
+    #: True to have others do what it has not begun
+    hand_back: bool = False
 
 
 @values.frozen
@@ -58,11 +61,18 @@ class GiveUp:
 
 
 @values.frozen
+class Say:
+    """Tell people why there are fewer workers than are wished for."""
+
+    text: str
+
+
+@values.frozen
 class Stop:
     """Everybody is gone and nobody is wished for."""
 
 
-Step = Start | Retire | Kill | GiveUp | Stop
+Step = Start | Retire | Kill | GiveUp | Say | Stop
 
 
 @values.frozen(kw_only=True)
@@ -100,6 +110,7 @@ class Roster:
         #: the workers that have not ended
         self.members: dict[str, Member] = {}
         self._groups = Groups()
+        self._places = Places()
         #: jobs that are being submitted
         self.starting = 0
         #: True where nobody is started any more
@@ -145,7 +156,7 @@ class Roster:
         """A job of so many workers was submitted."""
         self.starting -= 1
         for index in range(count):
-            ident = _ident(child, index)
+            ident = ident_of(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
             member = Member(ident, name, index, child, up=ident in self._early_up)
             self.members[ident] = member
@@ -196,11 +207,12 @@ class Roster:
     def observed(self, child: Child, status: JobStatus, now: float) -> list[Loss]:
         """A job has a status; returns the workers that have ended."""
         losses = []
+        self._places.observed(child.ident, status, now)
         for index in range(child.processes):
-            member = self.members.get(_ident(child, index))
+            member = self.members.get(ident_of(child, index))
             if member is None:
                 continue
-            process = _process(status, index)
+            process = process_of(status, index)
             if process.state.is_terminal:
                 losses.append(self._lose(member, process, now))
             elif process.state is JobState.SUSPENDED:
@@ -210,7 +222,16 @@ class Roster:
             else:
                 member.stopped_at = None
                 member.runs = member.runs or process.state is JobState.RUNNING
+                if status.draining and not member.draining:
+                    self._drain(member)
         return losses
+
+    def _drain(self, member: Member) -> None:
+        """The platform takes its place away: another one takes over, and it is told so."""
+        member.draining = True
+        # one that was told to exit holds what others may do sooner; one that was killed, nothing
+        member.told = member.killed_at is not None
+        self._groups.leave(member)
 
     def _lose(self, member: Member, process: ProcessStatus, now: float) -> Loss:
         del self.members[member.ident]
@@ -233,7 +254,7 @@ class Roster:
         return Loss(
             ident=member.ident,
             child=member.child,
-            attempt=_attempt(member, process),
+            attempt=attempt_of(member, process),
             counts=not (member.leaving or member.fenced)
             and (process.reason is None or process.reason.counts_as_attempt),
             expected=expected,
@@ -243,6 +264,7 @@ class Roster:
         self._failures += 1
         self._retry_at = now + BACKOFF[min(self._failures, len(BACKOFF)) - 1]
         self._last_words = words
+        self._places.failed(words, now)
 
     # -- what to do about it
 
@@ -266,20 +288,31 @@ class Roster:
             leaving.told = True
             self._groups.changed(leaving)
             # one whose process does not run yet may wait for its place for ever
-            return Retire(leaving.ident) if leaving.up else self._kill(leaving, now)
+            if leaving.up:
+                return Retire(leaving.ident, leaving.draining)
+            return self._kill(leaving, now)
         missing = self._missing()
         if missing > 0 and now >= self._retry_at:
             self.starting += 1
             return Start(min(self._per_job, missing))
         if self.is_closing and not self.members and not self.starting:
             return Stop()
-        return None
+        return self._say(now)
+
+    def _say(self, now: float) -> Say | None:
+        if self._places.due is None or now < self._places.due or self.is_closing:
+            return None
+        running = sum(m.runs and not m.leaving for m in self.members.values())
+        text = self._places.next(now, running=running, wanted=self.wanted)
+        return None if text is None else Say(text)
 
     def deadline(self) -> float | None:
         """When :meth:`next` may have something to do though nothing happens."""
         times = [due for m in self._groups.timed() if (due := self._kill_at(m)) is not None]
         if self._missing() > 0:
             times.append(self._retry_at)
+        if self._places.due is not None and not self.is_closing:
+            times.append(self._places.due)
         self._planned = min(times, default=None)
         return self._planned
 
@@ -304,7 +337,9 @@ class Roster:
     def _kill(self, member: Member, now: float) -> Kill:
         member.killed_at = now
         self._groups.changed(member)
-        others = [self.members.get(_ident(member.child, i)) for i in range(member.child.processes)]
+        others = [
+            self.members.get(ident_of(member.child, i)) for i in range(member.child.processes)
+        ]
         return Kill(member, whole=all(m is None or m.killed_at is not None for m in others))
 
     def cannot_be_retired(self, ident: str, now: float) -> Kill | None:
@@ -335,37 +370,3 @@ class Roster:
         if self.is_closing or self.starting:
             return 0
         return self.wanted - self._groups.staying
-
-
-def _ident(child: Child, index: int) -> str:
-    return child.ident if child.processes == 1 else f"{child.ident}.{index}"
-
-
-def _process(status: JobStatus, index: int) -> ProcessStatus:
-    for process in status.processes:
-        if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
-            return process
-    # the backend tells of the job alone
-    return ProcessStatus(
-        index=index,
-        state=status.state,
-        reason=status.reason,
-        exit_code=status.exit_code,
-        message=status.message,
-    )
-
-
-def _attempt(member: Member, process: ProcessStatus) -> Attempt:
-    reason = process.reason or Reason(ReasonKind.UNKNOWN)
-    message = process.message
-    if member.fenced:
-        reason = Reason(ReasonKind.LEASE)
-        message = "it was stopped or silent for longer than its lease, and was killed"
-    return Attempt(
-        worker=member.name,
-        host=member.child.host,
-        pid=process.pid,
-        reason=reason,
-        message=message,
-        log_tail=process.log_tail,
-    )

@@ -121,6 +121,9 @@ class JobStatus:
     host: str | None = None
     #: one entry a process, where the supervisor reports them
     processes: tuple[ProcessStatus, ...] = ()
+    #: True where the platform has begun to take its place away: it still works, and shall begin
+    #: nothing new
+    draining: bool = False
 
 
 @values.frozen(kw_only=True)
@@ -254,6 +257,9 @@ class Capabilities:
     suspend: bool = False
     #: ``open_stream`` opens byte streams into jobs
     streams: bool = False
+    #: a job whose place is taken away gets SIGTERM so many seconds before SIGKILL as ``FIBER_GRACE``
+    #: in its environment says: its worker hands over what it has not begun, and finishes the rest
+    drain: bool = False
     #: jobs run on the submitter's own host and see its file system
     same_host: bool = False
 

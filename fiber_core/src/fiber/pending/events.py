@@ -115,6 +115,8 @@ class WorkerDraining:
 
     #: the worker
     worker: str
+    #: True where its place is taken away: what it has not begun is asked back at once
+    hand_back: bool = False
 
 
 @values.frozen

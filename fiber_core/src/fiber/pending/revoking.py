@@ -8,7 +8,7 @@ from fiber.pending.contests import Contest
 from fiber.pending.events import RevokeAnswered
 from fiber.pending.instructions import Instruction, Revoke
 from fiber.pending.ledger import Ledger
-from fiber.pending.workers import Asked
+from fiber.pending.workers import Asked, Worker
 
 
 class Revoker:
@@ -27,6 +27,13 @@ class Revoker:
                     self._ledger.watch.ask(entry, now)
                     out.append(Revoke(worker.id, entry.id))
             self._ledger.lobby.place(worker)
+
+    def take_back(self, worker: Worker, now: float, out: list[Instruction]) -> None:
+        """Ask a worker that has to go for all that it has not begun."""
+        for entry in worker.held:
+            if entry.asked is Asked.NO and worker.unbegun(entry) < entry.stop:
+                self._ledger.watch.ask(entry, now)
+                out.append(Revoke(worker.id, entry.id))
 
     def answered(self, event: RevokeAnswered, out: list[Instruction]) -> None:
         """A worker says what it keeps; the rest is queued as if it had never been given.

@@ -213,6 +213,8 @@ class PendingTable:
         worker = self._ledger.workers.get(event.worker)
         if worker is not None:
             worker.is_closed = True
+            if event.hand_back:
+                self._revoker.take_back(worker, now, out)
             self._ledger.place(worker, out)
 
     def _worker_lost(self, event: events.WorkerLost, now: float, out: list[Instruction]) -> None:

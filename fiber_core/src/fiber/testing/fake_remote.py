@@ -37,7 +37,7 @@ __all__ = ["REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatf
 
 #: what works on the remote fake
 REMOTE_CAPABILITIES = Capabilities(
-    logs=True, follow_logs=True, detached=True, suspend=True, streams=True
+    logs=True, follow_logs=True, detached=True, suspend=True, streams=True, drain=True
 )
 
 
@@ -55,6 +55,8 @@ class FarConfig:
     streams: bool = attrs.field(default=False, metadata={"help": "jobs are reached by streams"})
     #: a port on the job's side that is forwarded to the parent's
     forwarded: str = attrs.field(default="", metadata={"help": "host:port where jobs dial"})
+    #: seconds between SIGTERM and SIGKILL of a job that has to go; not told where negative
+    grace: float = attrs.field(default=10.0, metadata={"help": "seconds that a job has to go"})
 
 
 class RemotePlatform(FakePlatform):
@@ -77,6 +79,8 @@ class RemotePlatform(FakePlatform):
         config = self._config
         home = str(config.folder)
         own = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
+        if spec.entry is not None and config.grace >= 0:
+            own["FIBER_GRACE"] = str(config.grace)
         if config.path:
             own["PYTHONPATH"] = config.path
         if config.forwarded:

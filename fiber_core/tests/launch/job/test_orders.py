@@ -74,5 +74,17 @@ def test_a_parent_that_nobody_can_dial_needs_streams():
         reaching(values.evolve(ORDERS, instructions=only), "")
 
 
+def test_the_platforms_grace_is_what_the_backend_says():
+    assert ORDERS.with_grace("").grace is None
+    assert ORDERS.with_grace("30").grace == 30.0
+    assert ORDERS.with_grace("0.5").grace == 0.5
+
+
+@pytest.mark.parametrize("given", ["soon", "30s", "nan", "-1"])
+def test_a_grace_that_is_no_number_of_seconds_is_refused(given):
+    with pytest.raises(StartError, match="FIBER_GRACE"):
+        ORDERS.with_grace(given)
+
+
 def test_a_supervisor_has_an_identity_of_its_own():
     assert supervisor_ident("0a1b2c3d") not in {INSTRUCTIONS.ident_of(index) for index in range(2)}

@@ -12,7 +12,7 @@ from fiber.launch.supervisor.loop import Loop
 from fiber.launch.supervisor.output import LinePrefix
 from fiber.launch.supervisor.sink import Sink
 
-__all__ = ["EchoSink", "Echoes"]
+__all__ = ["EchoSink", "Echoes", "open_sinks"]
 
 #: bytes in one message
 _PIECE = 1 << 16
@@ -122,3 +122,16 @@ class EchoSink(Sink):
         if data:
             self._echoes.put(self._stream, self._prefix.feed(data))
         super().write(data)
+
+
+def open_sinks(
+    loop: Loop,
+    descriptors: Descriptors,
+    on_room: Callable[[], None],
+    echoes: Echoes | None,
+    prefix: bytes,
+) -> tuple[Sink, ...]:
+    """Standard output and error, whose bytes go to the parent besides where there are echoes."""
+    if echoes is None:
+        return tuple(Sink(number, loop, descriptors, on_room) for number in (1, 2))
+    return tuple(EchoSink(number, loop, descriptors, on_room, echoes, prefix) for number in (1, 2))

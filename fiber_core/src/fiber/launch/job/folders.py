@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fiber.launch.pids import is_same, start_time
 
-__all__ = ["make", "remove", "sweep"]
+__all__ = ["make", "present", "remove", "sweep"]
 
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
 #: whose it is: process id and start time
@@ -23,6 +23,14 @@ def make(run_id: str) -> str:
     pid = os.getpid()
     Path(folder, _OWNER).write_text(f"{pid} {start_time(pid)}")
     return folder
+
+
+def present() -> str:
+    """The working directory; the root where it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a word, and no object
+    except FileNotFoundError:
+        return "/"
 
 
 def remove(folder: str) -> None:

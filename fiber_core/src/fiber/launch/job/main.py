@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fiber.exceptions import FiberError, StartError
 from fiber.launch.bootstrap import PRELOAD
-from fiber.launch.job.orders import REACH, STREAMS, Orders
+from fiber.launch.job.orders import GIVEN, REACH, STREAMS, Orders
 from fiber.launch.job.server import JobServer
 from fiber.launch.private import read_private
 from fiber.launch.supervisor import kernel
@@ -35,7 +35,8 @@ def main() -> int:
     """Be the supervisor; return the exit code for engines that see nothing else."""
     fill_standard_descriptors()
     try:
-        orders, landing = reaching(Orders.decode(read_private()), os.environ.pop(REACH, ""))
+        orders = Orders.decode(read_private()).with_grace(os.environ.pop(GIVEN, ""))
+        orders, landing = reaching(orders, os.environ.pop(REACH, ""))
     except FiberError as error:
         return refuse(str(error))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

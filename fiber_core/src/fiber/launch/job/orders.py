@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fiber import values
+from fiber.exceptions import StartError
 from fiber.launch.bootstrap import Instructions
 from fiber.transport.ferry.routes import is_route
 
-__all__ = ["GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
+__all__ = ["GIVEN", "GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
 
 #: what a remote job runs
 MODULE = "fiber.launch.job"
@@ -18,6 +19,9 @@ MODULE = "fiber.launch.job"
 #: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port`` or a path
 REACH = "FIBER_REACH"
 STREAMS = "streams:"
+#: environment variable by which a backend says how many seconds its platform gives a job between
+#: SIGTERM and SIGKILL, when it takes the place of a job away
+GIVEN = "FIBER_GRACE"
 #: seconds between SIGTERM and SIGKILL when a lease ends
 GRACE = 2.0
 
@@ -49,6 +53,10 @@ class Orders:
     tell_output: bool = False
     #: put before each line that is shown so
     prefix: str = ""
+    #: True where the parent has processes exit by itself, once it is told that the job has to go
+    drains: bool = False
+    #: seconds that the platform gives a job that has to go; None where it does not say
+    grace: float | None = None
 
     def encode(self) -> bytes:
         """For ``JobSpec.private``."""
@@ -76,6 +84,27 @@ class Orders:
             forwards = {urls[0]: f"{urls[0].partition('://')[0]}://{reach}"}
             urls = (*forwards.values(), *urls)
         return values.evolve(self, instructions=values.evolve(told, urls=urls, forwards=forwards))
+
+    def with_grace(self, given: str) -> Orders:
+        """The same where the backend says how long the platform waits.
+
+        Args:
+            given: what it says; nothing where it does not.
+
+        Raises:
+            StartError: it is no number of seconds.
+        """
+        if not given:
+            return self
+        try:
+            grace = float(given)
+        except ValueError:
+            grace = -1.0
+        # what is no number at all is no larger than another either
+        if not grace >= 0:
+            msg = f"the backend sets {GIVEN} to {given!r}, which is no number of seconds"
+            raise StartError(msg)
+        return values.evolve(self, grace=grace)
 
     def by_landing(self, way: Callable[[str], str]) -> Orders:
         """The same where streams are opened into this job.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from fiber import values
 from fiber.launch.job import folders, worker
 from fiber.launch.job.confining import JobConfiner
-from fiber.launch.job.echo import Echoes, EchoSink
+from fiber.launch.job.echo import Echoes, open_sinks
+from fiber.launch.job.leaving import Leaving
 from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
 from fiber.launch.job.orders import GRACE, Orders, supervisor_ident
 from fiber.launch.lease import INTERVAL, LeaseTable
@@ -25,8 +26,7 @@ from fiber.launch.supervisor.loop import Loop
 from fiber.launch.supervisor.messages import SupervisorOptions
 from fiber.launch.supervisor.runner import JobRunner
 from fiber.launch.supervisor.running import Launch
-from fiber.launch.supervisor.sink import Sink
-from fiber.model import JobSpec, ResourceRequest
+from fiber.model import JobSpec, JobStatus, ResourceRequest
 from fiber.transport.handshake import Hello
 from fiber.transport.link import Link
 
@@ -76,7 +76,9 @@ class JobServer:
         # in place of the run's, which is on the parent's host
         self._directory = folders.make(told.credentials.run_id)
         self._echoes = Echoes(self._wake_line) if orders.tell_output else None
-        self._sinks = sinks = self._open_sinks()
+        self._sinks = sinks = open_sinks(
+            self._loop, self._descriptors, self._resume, self._echoes, orders.prefix.encode()
+        )
         self._runner = JobRunner(
             SupervisorOptions(
                 run_id=told.credentials.run_id,
@@ -101,6 +103,7 @@ class JobServer:
             confiner=JobConfiner(enforce=orders.confine),
         )
         self._gate: worker.Gate | None = None
+        self._leaving = Leaving(orders.grace if orders.drains else None)
         self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
         more = (lambda: None) if self._echoes is None else self._take_echo
         self._line = Line(told.urls, self._connect, self._on_news, more)
@@ -147,17 +150,6 @@ class JobServer:
 
     # -- output ---------------------------------------------------------------------------------
 
-    def _open_sinks(self) -> tuple[Sink, ...]:
-        if self._echoes is None:
-            return tuple(
-                Sink(number, self._loop, self._descriptors, self._resume) for number in (1, 2)
-            )
-        prefix = self._orders.prefix.encode()
-        return tuple(
-            EchoSink(number, self._loop, self._descriptors, self._resume, self._echoes, prefix)
-            for number in (1, 2)
-        )
-
     def _wake_line(self) -> None:
         self._line.wake()
 
@@ -199,7 +191,7 @@ class JobServer:
             job_id=self._ident,
             spec=spec,
             environ=environment(os.environ, spec),
-            cwd=_folder(),
+            cwd=folders.present(),
             owner=None,
             answer=self._on_started,
         )
@@ -215,14 +207,19 @@ class JobServer:
 
     def _on_changed(self, entry: JobEntry) -> None:
         status = self._table.status(entry.id)
-        self._status = messages.StatusChanged(job_id=entry.id, status=status)
         if not status.state.is_terminal:
-            if self._connected:
-                self._line.tell(self._status)
+            self._tell(status)
             return
+        self._status = messages.StatusChanged(job_id=entry.id, status=status)
         self.exit_code = status.exit_code or 0
         # once the runner is done with it
         self._loop.call_later(0, self._farewell)
+
+    def _tell(self, status: JobStatus) -> None:
+        status = values.evolve(status, draining=self._leaving.is_on)
+        self._status = messages.StatusChanged(job_id=self._ident, status=status)
+        if self._connected:
+            self._line.tell(self._status)
 
     def _terminate(self, grace: float) -> None:
         entry = self._table.get(self._ident)
@@ -248,7 +245,9 @@ class JobServer:
         def on_signal() -> None:
             with contextlib.suppress(BlockingIOError):
                 for signum in os.read(reader, 4096):
-                    if signum != signal.SIGCHLD:
+                    if signum == signal.SIGTERM:
+                        self._leave()
+                    elif signum != signal.SIGCHLD:
                         self._signal(None, signum)
             self._runner.reap()
 
@@ -260,6 +259,22 @@ class JobServer:
             signal.signal(signum, lambda *_: None)
         # the end of the terminal or connection that started this is no end of its work
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def _leave(self) -> None:
+        """The platform takes our place away."""
+        if self._leaving.asked(self._loop.now(), parent_hears=self._connected):
+            self._signal(None, signal.SIGTERM)
+        else:
+            if self._status is not None:
+                self._tell(self._status.status)
+            self._await_leaving()
+
+    def _await_leaving(self) -> None:
+        now = self._loop.now()
+        if self._leaving.is_due(now):
+            self._signal(None, signal.SIGTERM)
+        elif self._leaving.due is not None:
+            self._loop.call_later(self._leaving.due - now, self._await_leaving)
 
     def _signal(self, index: int | None, signum: int, *, group: bool = False) -> None:
         entry = self._table.get(self._ident)
@@ -292,6 +307,7 @@ class JobServer:
             self._connected = self._met = True
             self._tell_echoes()
             self._leases.joined(_PARENT, now)
+            self._leaving.parent_heard()
             if self._gate is not None:
                 self._gate.open()
                 self._gate = None
@@ -373,10 +389,3 @@ class JobServer:
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
         folders.remove(self._directory)
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - a word, and no object
-    except FileNotFoundError:
-        return "/"

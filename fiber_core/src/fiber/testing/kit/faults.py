@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fiber.abc import Backend
 from fiber.model import JobState, ReasonKind
 from fiber.testing import programs
 from fiber.testing.kit.core import Programs
@@ -89,6 +90,17 @@ class Faults(Programs):
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
         told = program("killed_worker").end()
+
+        for facts in told:
+            for what, number in facts.get("measured", {}).items():
+                measure(what, number)
+
+    @pytest.mark.timeout(300)
+    def test_a_worker_that_has_to_go_finishes_its_task_and_hands_over_the_rest(
+        self, backend: Backend, program: Callable[..., Master], measure: Measure
+    ) -> None:
+        self.need(backend, "drain")
+        told = program("drained_worker").end()
 
         for facts in told:
             for what, number in facts.get("measured", {}).items():

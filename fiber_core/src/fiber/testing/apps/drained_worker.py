@@ -1,0 +1,59 @@
+"""A pool whose worker has to go: it finishes what it runs, others do the rest, and nothing runs twice."""
+
+# ruff: noqa: D103, SLF001  a program of a user, told by its first sentence; the job of one worker
+
+import time
+from collections import Counter
+from typing import Any
+
+import fiber
+from fiber import runtime
+from fiber.testing.masters import begin, tell
+
+_TASKS = 60
+#: seconds that the platform gives; the work takes a part of it
+_GRACE = 20.0
+
+
+def hold(ran: Any, go: Any) -> str:
+    ran.put(fiber.current_process().name)
+    assert go.wait(60)
+    return "held"
+
+
+def name_after(ran: Any, number: int) -> str:
+    time.sleep(0.02)
+    ran.put(number)
+    return fiber.current_process().name
+
+
+def main() -> None:
+    begin()
+    ran: Any = fiber.SimpleQueue()
+    go = fiber.Event()
+    with fiber.Pool(1) as pool:
+        held = pool.apply_async(hold, (ran, go))
+        first = ran.get()
+        (process,) = (one for one in pool._pool if one.name == first)
+        child: Any = process._popen
+        since = time.monotonic()
+        # what the platform does by itself when it wants a job's place
+        runtime.current().backend.terminate(child.job, grace=_GRACE)
+        names = pool.starmap(name_after, [(ran, number) for number in range(_TASKS)])
+        tell(
+            measured={
+                "seconds until others have done a leaving worker's work": time.monotonic() - since
+            }
+        )
+        go.set()
+        assert held.get(60) == "held"
+        assert first not in names, "a worker that has to go was given more"
+        process.join(60)
+        assert process.exitcode == 0, process.exitcode
+    counts = Counter(ran.get() for _ in range(_TASKS))
+    assert set(counts) == set(range(_TASKS)), "a task was run twice"
+    assert ran.empty(), "a task was run twice"
+
+
+if __name__ == "__main__":
+    main()

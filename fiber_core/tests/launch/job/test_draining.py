@@ -1,0 +1,218 @@
+"""Jobs whose place their platform takes away: SIGTERM to the supervisor, and SIGKILL after a while.
+
+How often a task ran is counted in files, which nobody takes back.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+import fiber
+from fiber.launch.job.orders import MODULE
+from fiber.model import JobState
+
+pytestmark = pytest.mark.usefixtures("far")
+
+
+class Ran:
+    """Notes which tasks were run, and by whom."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def note(self, word):
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, f"{word} {os.getpid()}\n".encode())
+        os.close(descriptor)
+
+    def lines(self):
+        path = Path(self.path)
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def counts(self):
+        return Counter(word for word, _ in self.lines())
+
+    def who(self, word):
+        return [int(pid) for found, pid in self.lines() if found == word]
+
+
+def hold(ran, go):
+    ran.note("hold")
+    assert go.wait(60)
+    return "held"
+
+
+def hold_at(ran, go, held, number):
+    ran.note(number)
+    if number == held:
+        assert go.wait(60)
+    return number
+
+
+def nap(ran, number):
+    ran.note(number)
+    time.sleep(0.02)
+    return number
+
+
+def hold_for_ever_once(ran):
+    ran.note("try")
+    if len(ran.lines()) == 1:
+        signal.pause()
+    return os.getpid()
+
+
+def wait_for_ever(queue):
+    queue.put(os.getpid())
+    signal.pause()
+
+
+def exit_when_told(queue):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+    queue.put(os.getpid())
+    signal.pause()
+
+
+@pytest.fixture
+def ran(tmp_path):
+    return Ran(tmp_path / "ran")
+
+
+def take_away(pid):
+    """What a platform does to a job when it wants its place."""
+    supervisor = psutil.Process(pid).parent()
+    assert MODULE in supervisor.cmdline()
+    supervisor.terminate()
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def child_of(pool, pid):
+    return next(process._popen for process in pool._pool if process.pid == pid)
+
+
+def test_a_worker_finishes_what_it_runs_while_another_one_takes_its_place(ran):
+    go = fiber.Event()
+    with fiber.Pool(1) as pool:
+        held = pool.apply_async(hold, (ran, go))
+        until(ran.lines)
+        (first,) = ran.who("hold")
+        child = child_of(pool, first)
+        take_away(first)
+        assert pool.apply(os.getpid) != first
+        go.set()
+        assert held.get(60) == "held"
+        until(lambda: child.returncode is not None)
+        assert child.status.state is JobState.SUCCEEDED
+    assert ran.counts() == {"hold": 1}
+
+
+def test_what_waits_behind_a_task_is_done_by_others_while_it_runs(ran):
+    go = fiber.Event()
+    with fiber.Pool(1) as pool:
+        # so that many travel together
+        pool.starmap(hold_at, [(ran, go, -1, "before")] * 500)
+        result = pool.starmap_async(hold_at, [(ran, go, 0, number) for number in range(30)])
+        until(lambda: ran.who("0"))
+        take_away(*ran.who("0"))
+        until(lambda: len(ran.counts()) == 31)
+        go.set()
+        assert result.get(60) == list(range(30))
+    counts = ran.counts()
+    assert counts.pop("before") == 500
+    assert set(counts.values()) == {1}
+
+
+def test_in_a_map_each_task_runs_once_however_many_workers_have_to_go(ran):
+    with fiber.Pool(2) as pool:
+        result = pool.starmap_async(nap, [(ran, number) for number in range(150)])
+        gone = set()
+        for number in (10, 50, 90):
+            until(lambda number=number: len(ran.lines()) > number)
+            pid = next(int(pid) for _, pid in reversed(ran.lines()) if int(pid) not in gone)
+            take_away(pid)
+            gone.add(pid)
+        assert result.get(60) == list(range(150))
+    assert set(ran.counts().values()) == {1}
+    assert len(ran.counts()) == 150
+
+
+def test_all_workers_of_a_job_hand_over(ran):
+    go = fiber.Event()
+    with fiber.Pool(2, processes_per_job=2) as pool:
+        held = [pool.apply_async(hold, (ran, go)) for _ in range(2)]
+        until(lambda: len(ran.lines()) == 2)
+        first = ran.who("hold")
+        take_away(first[0])
+        assert pool.apply(os.getpid) not in first
+        go.set()
+        assert [one.get(60) for one in held] == ["held"] * 2
+    assert ran.counts() == {"hold": 2}
+
+
+def test_a_task_that_takes_too_long_runs_again_and_is_not_to_blame(far, ran):
+    far.use(far_grace=1)
+    # the first death that counts would be its end
+    with fiber.Pool(1, max_attempts=1) as pool:
+        result = pool.apply_async(hold_for_ever_once, (ran,))
+        until(ran.lines)
+        (first,) = ran.who("try")
+        take_away(first)
+        assert result.get(60) != first
+    assert ran.counts() == {"try": 2}
+
+
+def test_who_asks_twice_does_not_want_to_wait(ran):
+    with fiber.Pool(1, max_attempts=1) as pool:
+        result = pool.apply_async(hold_for_ever_once, (ran,))
+        until(ran.lines)
+        (first,) = ran.who("try")
+        child = child_of(pool, first)
+        take_away(first)
+        until(lambda: child.status.draining)
+        take_away(first)
+        assert result.get(60) != first
+
+
+def test_where_the_platform_does_not_say_how_long_it_waits_workers_end_at_once(far, ran):
+    far.use(far_grace=-1)
+    with fiber.Pool(1) as pool:
+        result = pool.apply_async(hold_for_ever_once, (ran,))
+        until(ran.lines)
+        (first,) = ran.who("try")
+        child = child_of(pool, first)
+        take_away(first)
+        assert result.get(60) != first
+        assert child.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("target, code", [(wait_for_ever, -signal.SIGTERM), (exit_when_told, 5)])
+def test_a_process_of_the_programs_own_hears_at_once(target, code):
+    queue = fiber.Queue()
+    process = fiber.Process(target=target, args=(queue,))
+    process.start()
+    take_away(queue.get(timeout=60))
+    process.join(60)
+    assert process.exitcode == code
+
+
+def test_a_worker_that_is_terminated_by_the_program_ends_at_once(ran):
+    with fiber.Pool(1) as pool:
+        result = pool.apply_async(hold_for_ever_once, (ran,))
+        until(ran.lines)
+        (first,) = ran.who("try")
+        child = child_of(pool, first)
+        child.terminate()
+        assert result.get(60) != first
+        assert child.returncode == -signal.SIGTERM
