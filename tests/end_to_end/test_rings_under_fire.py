@@ -142,6 +142,55 @@ def test_a_ring_whose_members_die_at_random_moments_ends_as_it_should():
         current.note(killed=killed, restarts=status.restarts, succeeded=results is not None)
 
 
+@pytest.mark.usefixtures("shared_runtime")
+def test_a_live_ring_goes_on_whoever_dies_and_newcomers_know_what_the_others_know():
+    for current in soak.rounds("members of live rings killed", 100, least=2):
+        chance = random.Random(current.seed)
+        ring = Ring(
+            3,
+            step,
+            min=1,
+            max=3,
+            elastic="live",
+            # for the member that the others depend on
+            max_restarts=2,
+            backoff_limit=3,
+            heartbeat=HEARTBEAT,
+            start_timeout=START_TIMEOUT,
+        )
+        ring.start()
+        killed = 0
+        for _ in range(chance.randint(1, 3)):
+            if ring.wait_for(lambda status: status.phase.is_over, chance.uniform(0.1, 1.5)):
+                break
+            pids = members_of(ring)
+            if not pids:
+                continue
+            kind = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            try:
+                os.kill(chance.choice(pids), kind)
+            except ProcessLookupError:
+                continue
+            killed += 1
+        results, failure = outcome(ring)
+        status = ring.status()
+        if failure is None:
+            assert results == [30] * len(results), status
+            assert 1 <= len(results) <= 3
+        else:
+            # never without a word
+            assert failure.reason
+            assert killed > 0
+        assert status.restarts <= min(2, killed)
+        assert members_of(ring) == []
+        current.note(
+            killed=killed,
+            restarts=status.restarts,
+            changes=status.changes,
+            succeeded=failure is None,
+        )
+
+
 MASTER = """
 import sys, time
 from fiber.experimental import Ring

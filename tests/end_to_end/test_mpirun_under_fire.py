@@ -1,0 +1,118 @@
+"""``fiber mpirun`` whose parts are killed at random moments: it ends, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import pytest
+
+import soak
+from mpi_stacks import stack
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
+
+#: seconds within which a run has ended, whatever of it was killed
+BOUND = 60.0
+#: and all that it started, once it has
+GONE = 15.0
+MPIRUN = {"mpirun", "orterun", "prterun", "mpiexec", "mpiexec.hydra"}
+DAEMONS = {"orted", "prted", "prte", "hydra_pmi_proxy"}
+
+
+def marked(mark):
+    """The run's processes, by pid; those that have ended and wait for their parents are not."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get("TEST_MPI_MARK") == mark:
+                found[process.pid] = process
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def kinds(mark, command):
+    """What there is to be killed, by what it is: the command, mpirun, its daemons, all others."""
+    found = {}
+    for process in marked(mark).values():
+        try:
+            name = process.name()
+        except psutil.Error:
+            continue
+        if process.pid == command.pid:
+            kind = "command"
+        elif name in MPIRUN:
+            kind = "mpirun"
+        else:
+            kind = "daemon" if name in DAEMONS else "other"
+        found.setdefault(kind, []).append(process)
+    return found
+
+
+def kill_one(mark, command, chance):
+    """Kill one process of the run; what it was."""
+    found = kinds(mark, command)
+    if not found:
+        return "nobody"
+    kind = chance.choice(sorted(found))
+    victim = chance.choice(sorted(found[kind], key=lambda process: process.pid))
+    try:
+        victim.send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+    except psutil.NoSuchProcess:
+        return "nobody"
+    return kind
+
+
+@pytest.mark.parametrize("name, rounds", [("debian", 100), ("openmpi", 10), ("mpich", 10)])
+def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
+    mpi = stack(name)
+    words = ["-np", "3", "--slots", "2", "--mpirun", mpi.mpirun, "--", "sleep", "2"]
+    for current in soak.rounds(f"parts of mpirun killed: {name}", rounds, least=2):
+        chance = random.Random(current.seed)
+        mark = f"{os.getpid()}-{current.seed}"
+        # a short path: sockets are made in it
+        runtime = tempfile.mkdtemp(prefix="fm-")
+        with open(tmp_path / "out", "w") as out:
+            command = subprocess.Popen(
+                [sys.executable, "-m", "fiber.cli.main", "mpirun", *words],
+                env={**os.environ, "TEST_MPI_MARK": mark, "XDG_RUNTIME_DIR": runtime},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=tmp_path,
+            )
+        # the moment is random, not waited for: faults come when they come
+        time.sleep(chance.uniform(0, 3))
+        kind = kill_one(mark, command, chance)
+        began = time.monotonic()
+        try:
+            code = command.wait(BOUND)
+        except subprocess.TimeoutExpired:
+            code = None
+        took = time.monotonic() - began
+        left = marked(mark)
+        while left and time.monotonic() < began + took + GONE:
+            # nobody is left who would tell
+            time.sleep(0.05)
+            left = marked(mark)
+        told = (tmp_path / "out").read_text()
+        still = {pid: process.cmdline() for pid, process in left.items()}
+        for process in left.values():
+            process.kill()
+        assert code is not None, (current.seed, kind, still, told)
+        assert still == {}, (current.seed, kind, code, told)
+        if kind in ("command", "mpirun"):
+            # it was over before it was killed, or did not end well; and says so
+            assert code == 0 or kind == "command" or told.strip(), (current.seed, code)
+        current.note(killed=kind, code=code, seconds_to_end=round(took, 2))
+        shutil.rmtree(runtime, ignore_errors=True)
