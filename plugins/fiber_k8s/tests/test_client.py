@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
@@ -73,12 +74,58 @@ def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
     assert ask(change).pods("a=b") == []
 
 
+def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
+    ask, hollow, tmp_path, monkeypatch
+):
+    """It said nothing of how long that one is good for, as kubectl knows."""
+    monkeypatch.setattr("fiber_k8s.client._FRESH", 0.0)
+    token = tmp_path / "token"
+    token.write_text("is not taken")
+    script = tmp_path / "login"
+    kind = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"'
+    script.write_text(f"""#!/bin/sh
+printf '{kind}, "status": {{"token": "%s"}}}}' "$(cat {token})"
+echo '{hollow.token("admin")}' > {token}
+""")
+    script.chmod(0o700)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(script),
+        "interactiveMode": "Never",
+    }
+
+    def change(found):
+        found["users"][0]["user"] = {"exec": plugin}
+
+    assert ask(change).pods("a=b") == []
+
+
 def test_a_certificate_of_nobody_is_refused(ask):
     def change(found):
         del found["clusters"][0]["cluster"]["certificate-authority"]
 
     with pytest.raises(BackendUnavailableError, match="certificate"):
         ask(change).call("POST", "/api/v1/namespaces", "try")
+
+
+def test_certificates_without_key_identifiers_are_taken_as_other_clients_take_them(
+    monkeypatch, tmp_path
+):
+    import ssl
+
+    import urllib3
+
+    def strict(*args, **options):
+        # what newer Pythons do by themselves
+        context = urllib3.util.create_urllib3_context(*args, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr("urllib3.connection.create_urllib3_context", strict)
+    with Cluster.start(identified=False) as cluster:
+        client = Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))
+        assert client.pods("a=b") == []
+        client.close()
 
 
 def test_wrong_credentials_are_told_as_such(ask):
@@ -114,6 +161,30 @@ class TestInside:
         (tmp_path / "namespace").write_text("research\n")
         found = look_around(tmp_path)
         assert (found.namespace, found.pod, found.uid) == ("research", "trainer-0", "u1")
+
+    @pytest.mark.parametrize(
+        "root",
+        [
+            "/var/lib/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
+            # a disk of its own, a volume of another engine (kind), a sub-volume
+            "/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
+            "/volumes/ab12/_data/lib/kubelet/pods/2f1c/containers/main/6d5f1a3b",
+            "/@/var/lib/k0s/kubelet/pods/2f1c/containers/main/0",
+        ],
+    )
+    def test_its_container_is_told_by_what_its_node_mounts(self, tmp_path, root):
+        (tmp_path / "token").write_text("opaque")
+        (tmp_path / "namespace").write_text("research\n")
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text(
+            "1190 1180 0:52 / / rw,relatime - overlay overlay rw\n"
+            "1200 1190 8:1 /var/lib/kubelet/pods/2f1c/etc-hosts /etc/hosts rw - ext4 /dev/sda rw\n"
+            f"1201 1190 8:1 {root} /dev/termination-log rw,relatime - ext4 /dev/sda1 rw\n"
+        )
+        assert look_around(tmp_path, mounts).container == "main"
+        mounts.write_text("1190 1180 0:52 / / rw,relatime - overlay overlay rw\n")
+        look_around.cache_clear()
+        assert look_around(tmp_path, mounts).container is None
 
     def test_it_takes_a_service_and_a_token(self, tmp_path):
         environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}

@@ -1,11 +1,13 @@
 """Programs beside a job: their streams, and how they ended, as a real cluster tells it."""
 
 import io
+import threading
 
 import pytest
 
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber.model import Job
+from fiber_k8s import websocket
 from fiber_k8s.execution import code_of, execute
 from k8s_world import recorded
 
@@ -67,6 +69,25 @@ class TestOnACluster:
         data = bytes(range(256)) * 4000
         code, heard = self.run(backend, job, ["cat"], stdin=io.BytesIO(data))
         assert (code, heard) == (0, b"cat\n" + data)
+
+    def test_balancers_are_shown_that_a_quiet_connection_is_in_use(self, backend, job, monkeypatch):
+        pings = threading.Semaphore(0)
+
+        def frame(opcode, *pieces):
+            if opcode == websocket.PING:
+                pings.release()
+            return websocket.frame(opcode, *pieces)
+
+        class Slow:
+            pieces = iter([b"at last", b""])
+
+            def read(self, _):
+                assert all(pings.acquire(timeout=30) for _ in range(2))
+                return next(self.pieces)
+
+        monkeypatch.setattr("fiber_k8s.execution.frame", frame)
+        monkeypatch.setattr("fiber_k8s.execution._SILENCE", 0.05)
+        assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
 
     def test_a_terminal_is_given(self, backend, job):
         assert self.run(backend, job, ["vi"], tty=True)[0] == 0

@@ -1,6 +1,7 @@
 """The API goes away, forgets, refuses and is busy: nobody dies of it, and nothing is missed."""
 
 import collections
+import threading
 import time
 
 import pytest
@@ -39,6 +40,24 @@ class TestStream:
         assert backend.told.end(goes).state is JobState.FAILED
         assert not any(one.state.is_terminal for one in backend.told.of(stays))
         assert backend.status([stays])[0].state is RUNNING
+
+    def test_streams_that_end_at_once_are_not_asked_for_without_a_pause(self, site, monkeypatch):
+        pauses = threading.Semaphore(0)
+
+        def backoff(**_):
+            while True:
+                pauses.release()
+                yield 0.01
+
+        monkeypatch.setattr("fiber_k8s.watch.backoff", backoff)
+        backend = site.open()
+        job = site.start(backend)
+        backend.told.running(job)
+        with site.cluster.hasty_watches():
+            for _ in range(4):
+                assert pauses.acquire(timeout=30)
+        site.cluster.end(job.id, code=0)
+        assert backend.told.end(job).exit_code == 0
 
     def test_an_end_is_told_within_two_seconds_of_the_clusters_event(self, site, backend, record_property):  # fmt: skip
         took = []
@@ -82,6 +101,34 @@ class TestBusy:
         backend.told.running(site.start(backend))
         assert refusal.count == 2
 
+    @pytest.mark.parametrize("code", [409, 500, 503])
+    def test_a_worker_is_created_once_whoever_refuses_at_first(self, site, backend, code):
+        first = site.start(backend)
+        refusal = site.cluster.refuse(
+            code, times=3, matching=lambda call: call.verb == "create" and call.resource == "pods"
+        )
+        second = site.start(backend)
+        backend.told.running(second)
+        assert refusal.count == 3
+        backend.told.running(first)
+
+    def test_what_is_created_while_the_api_is_away_comes_afterwards(
+        self, site, backend, monkeypatch
+    ):
+        monkeypatch.setattr("fiber_k8s.jobs._BURST_GAP", 60.0)
+        backend.told.running(site.start(backend))
+        with site.cluster.outage():
+            job = site.start(backend)
+        backend.told.running(job)
+
+    def test_what_is_given_up_while_the_api_is_away_is_killed(self, site, backend, monkeypatch):
+        monkeypatch.setattr("fiber_k8s.jobs._BURST_GAP", 60.0)
+        backend.told.running(site.start(backend))
+        with site.cluster.outage():
+            job = site.start(backend)
+            backend.kill(job)
+            assert backend.told.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
+
     def test_a_refusal_of_one_in_a_burst_is_its_end(self, site, backend):
         first = site.start(backend)
         with site.cluster.refuse(403, matching=lambda call: call.verb == "create"):
@@ -91,8 +138,9 @@ class TestBusy:
         assert "forbidden" in status.message
         backend.told.running(first)
 
-    def test_a_log_goes_on_where_it_broke(self, site, backend):
-        job = site.start(backend, Act(log="one\n"))
+    @pytest.mark.parametrize("zone", [0, 120, -570])
+    def test_a_log_goes_on_where_it_broke(self, site, backend, zone):
+        job = site.start(backend, Act(log="one\n", zone=zone))
         backend.told.running(job)
         lines = backend.logs(job, follow=True)
         assert next(lines) == "one"

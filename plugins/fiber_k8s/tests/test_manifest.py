@@ -7,7 +7,6 @@ import pytest
 from kubernetes import client as models
 
 import k8s_world
-from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
@@ -98,96 +97,26 @@ class TestOwnership:
         assert make(grace=45)["spec"]["terminationGracePeriodSeconds"] == 45
 
 
-class TestInheritance:
-    @pytest.fixture
-    def pod(self):
-        return make(around=Around(parent=parent(), owner=LEASE))
+class TestSecurity:
+    def test_nothing_is_asked_of_images_by_default(self):
+        assert "securityContext" not in container(make())
 
-    @pytest.mark.parametrize(
-        "field",
-        [
-            *("affinity", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName"),
-            *("imagePullSecrets", "priorityClassName", "securityContext", "serviceAccountName"),
-            *("dnsPolicy", "automountServiceAccountToken"),
-        ],
-    )
-    def test_a_child_has_what_its_parent_was_given(self, pod, field):
-        assert pod["spec"][field] == k8s_world.PARENT["spec"][field]
+    def test_the_restricted_standard_is_met(self):
+        found = container(make(security="restricted"))["securityContext"]
+        assert found == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
 
-    @pytest.mark.parametrize(
-        "field", ["image", "imagePullPolicy", "envFrom", "securityContext", "workingDir"]
-    )
-    def test_and_what_its_container_was_given(self, pod, field):
-        assert container(pod)[field] == k8s_world.PARENT["spec"]["containers"][0][field]
-
-    @pytest.mark.parametrize(
-        "field",
-        [
-            *("nodeName", "hostname", "subdomain", "serviceAccount", "activeDeadlineSeconds"),
-            *("priority", "preemptionPolicy", "overhead", "schedulingGates", "readinessGates"),
-            *("resourceClaims", "ephemeralContainers", "topologySpreadConstraints"),
-        ],
-    )
-    def test_not_what_the_cluster_wrote_or_what_is_the_parents_alone(self, pod, field):
-        assert field not in pod["spec"]
-
-    @pytest.mark.parametrize(
-        "field",
-        [
-            *("args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"),
-            *("stdin", "tty", "resources", "terminationMessagePath"),
-        ],
-    )
-    def test_nor_what_only_the_parents_program_is_for(self, pod, field):
-        assert field not in container(pod)
-
-    def test_nor_labels_owners_and_finalizers_by_which_a_controller_would_end_it(self, pod):
-        metadata = pod["metadata"]
-        assert metadata.keys() == {"name", "labels", "annotations", "ownerReferences"}
-        assert not {"app", "pod-template-hash", "job-name"} & metadata["labels"].keys()
-        assert metadata["ownerReferences"] == [LEASE]
-
-    def test_variables_come_along_and_the_childs_own_win(self):
-        job = process(env={"PLAIN": "two", "MINE": "3"}, unset_env=frozenset({"HOST"}))
-        found = env(make(job, Around(parent=parent())))
-        assert found["PLAIN"] == "two"
-        assert found["MINE"] == "3"
-        assert "HOST" not in found
-        assert "FIBER_BOOTSTRAP" not in found
-
-    def test_a_variable_about_resources_is_about_the_childs_own(self, pod):
-        assert env(pod)["CPUS"] == {"resourceFieldRef": {"resource": "limits.cpu"}}
-
-    def test_volumes_and_mounts_come_along_but_for_the_token_and_those_of_sidecars(self, pod):
-        assert [one["name"] for one in pod["spec"]["volumes"]] == ["data", "code"]
-        assert [one["mountPath"] for one in container(pod)["volumeMounts"]] == ["/data", "/code"]
-
-    def test_what_fills_a_mounted_folder_runs_again_and_nothing_else_does(self, pod):
-        assert [one["name"] for one in pod["spec"]["initContainers"]] == ["clone"]
-        mounts = pod["spec"]["initContainers"][0]["volumeMounts"]
-        assert [one["name"] for one in mounts] == ["code"]
-
-    def test_another_container_can_be_the_one_that_is_inherited(self):
-        found = make(around=Around(parent=parent()), container="proxy")
-        assert container(found)["image"] == "proxy:1"
-
-    def test_one_that_is_not_there_is_named_with_those_that_are(self):
-        with pytest.raises(SubmitError, match="no container 'none', it has main, proxy"):
-            make(around=Around(parent=parent()), container="none")
-
-    def test_another_image_has_its_own_pull_policy(self):
-        found = container(make(process(image="other:1"), Around(parent=parent())))
-        assert found["image"] == "other:1"
-        assert "imagePullPolicy" not in found
-
-    def test_the_parents_object_is_left_alone(self):
-        original = parent()
-        make(around=Around(parent=original, gang=Gang(kind="volcano", name="g", size=2)))
-        assert original == k8s_world.PARENT
-
-    def test_a_real_parent_makes_a_child_that_the_models_know(self):
-        for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
-            assert_round_trip(make(around=Around(parent=pod, owner=LEASE)))
+    def test_what_the_parent_has_counts_more(self):
+        pod = parent()
+        pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 7, "runAsNonRoot": False}
+        found = container(make(around=Around(parent=pod), security="restricted"))
+        assert found["securityContext"]["runAsUser"] == 7
+        assert found["securityContext"]["runAsNonRoot"] is False
+        assert found["securityContext"]["allowPrivilegeEscalation"] is False
 
 
 class TestResources:
@@ -320,6 +249,8 @@ class TestGangs:
         assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "ring"
         assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "4"
         assert gang.group(60.0, None) is None
+        # nobody takes a lost member's place in its group
+        assert metadata["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
 
     def test_volcano(self):
         gang = Gang(kind="volcano", name="ring", size=4, queue="team")
@@ -337,6 +268,12 @@ class TestGangs:
         assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "ring"
         group = gang.group(60.0, None)
         assert group["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 60}
+
+    def test_a_scheduler_of_another_name_is_named_by_the_template(self):
+        gang = Gang(kind="scheduler-plugins", name="ring", size=4)
+        template = {"spec": {"schedulerName": "default-scheduler"}}
+        pod = make(around=Around(gang=gang, template=template))
+        assert pod["spec"]["schedulerName"] == "default-scheduler"
 
 
 def assert_round_trip(pod):
@@ -362,3 +299,8 @@ def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
         template=TEMPLATE,
     )
     assert_round_trip(manifest(job, K8sConfig(pull_secrets=("extra",)), around))
+
+
+def test_a_real_parent_makes_a_child_that_the_models_know():
+    for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
+        assert_round_trip(make(around=Around(parent=pod, owner=LEASE)))

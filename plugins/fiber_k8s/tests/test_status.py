@@ -5,7 +5,16 @@ import copy
 import pytest
 
 from fiber.model import JobState, Reason, ReasonKind
-from fiber_k8s.status import Doubt, doubt_of, gone, job_of, parse_time, status_of, with_words
+from fiber_k8s.status import (
+    Doubt,
+    doubt_of,
+    gone,
+    is_slow,
+    job_of,
+    parse_time,
+    status_of,
+    with_words,
+)
 from k8s_world import pods_of
 
 PENDING, RUNNING, FAILED = JobState.PENDING, JobState.RUNNING, JobState.FAILED
@@ -142,6 +151,27 @@ class TestWaiting:
         status = status_of(pod)
         assert (status.state, status.reason) == (FAILED, Reason(ReasonKind.IMAGE))
         assert words in status.message
+
+    def test_an_init_containers_image_is_told_of_as_well(self):
+        """Its own container only says that it waits for that one."""
+        pod = waiting("PodInitializing", "")
+        pod["status"]["initContainerStatuses"] = [
+            {"name": "proxy-init", "state": {"terminated": {"exitCode": 0}}},
+            {
+                "name": "clone",
+                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}},
+            },
+        ]
+        status = status_of(pod)
+        assert (status.state, status.reason) == (PENDING, Reason(ReasonKind.IMAGE))
+        assert status.message == "ImagePullBackOff: init container clone: no such host"
+        assert doubt_of(pod) is Doubt.CONTAINER
+
+    def test_a_container_that_is_about_to_be_made_says_nothing(self):
+        pod = waiting("ContainerCreating", "")
+        assert is_slow(pod)
+        assert doubt_of(pod) is None
+        assert not is_slow(waiting("ErrImagePull", "no such host"))
 
     def test_a_container_that_cannot_be_made_is_doubted(self):
         told = [one for _, one in pods_of("pod-life/05b-create-container-config-error", "root")]

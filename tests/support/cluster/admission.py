@@ -7,7 +7,8 @@ from collections.abc import Callable
 import attrs
 
 from . import defaults
-from .kinds import ACCOUNTS, PODS, PRIORITY_CLASSES, RUNTIME_CLASSES, Resource
+from .kinds import ACCOUNTS, NAMESPACES, PODS, PRIORITY_CLASSES, RUNTIME_CLASSES, Resource
+from .podsecurity import ENFORCE, complaint
 from .quota import apply_limits, charge
 from .refusals import Refused
 from .store import Object, Store
@@ -43,8 +44,17 @@ class Admission:
         defaults.tolerations(spec)
 
     def validate(self, resource: Resource, thing: Object) -> Callable[[], None]:
-        """Refuse what a quota forbids; what is returned is called when the object is kept."""
+        """Refuse what a policy or a quota forbids; what is returned is called when it is kept."""
+        if resource is PODS:
+            self._secure(thing)
         return charge(self.store, resource, thing)
+
+    def _secure(self, thing: Object) -> None:
+        namespace = self.store.get(NAMESPACES, None, thing["metadata"]["namespace"])
+        labels = ((namespace or {}).get("metadata") or {}).get("labels") or {}
+        why = complaint(labels.get(ENFORCE, ""), thing["spec"])
+        if why:
+            raise Refused.forbidden(PODS, _name(thing), why)
 
     def _account(self, thing: Object) -> None:
         spec = thing["spec"]

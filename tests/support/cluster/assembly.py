@@ -93,12 +93,13 @@ async def assemble(
     *,
     back_off: float,
     bookmarks: float,
+    identified: bool = True,
 ) -> Parts:
     """Make and start everything but the nodes."""
     runtime.folder = folder / "notes"
     await runtime.open()
     addresses = (*addresses, *runtime.addresses)
-    certificates = Certificates.make(folder, addresses)
+    certificates = Certificates.make(folder, addresses, identified=identified)
     (folder / "ca.crt").write_text(certificates.authority)
     store = Store()
     authority = Authority(store)

@@ -30,12 +30,15 @@ class Certificates:
     key: Path
 
     @classmethod
-    def make(cls, folder: Path, addresses: Sequence[str]) -> Certificates:
+    def make(
+        cls, folder: Path, addresses: Sequence[str], *, identified: bool = True
+    ) -> Certificates:
         """Make both.
 
         Args:
             folder: where the files go.
             addresses: where the server listens.
+            identified: False for certificates without key identifiers, as Amazon's clusters have.
         """
         authority_key = ec.generate_private_key(ec.SECP256R1())
         key = ec.generate_private_key(ec.SECP256R1())
@@ -44,28 +47,27 @@ class Certificates:
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in _NAMES]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-        root = (
-            _builder(issuer, issuer, authority_key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(identifier, critical=False)
-            .add_extension(_usage(signs=True), critical=True)
-            .sign(authority_key, hashes.SHA256())
+        issued_by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+        root = _builder(issuer, issuer, authority_key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         leaf = (
             _builder(subject, issuer, key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-                critical=False,
-            )
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .sign(authority_key, hashes.SHA256())
         )
+        if identified:
+            root = root.add_extension(identifier, critical=False)
+            root = root.add_extension(_usage(signs=True), critical=True)
+            leaf = leaf.add_extension(issued_by, critical=False)
         pem = serialization.Encoding.PEM
-        made = cls(root.public_bytes(pem).decode(), folder / "server.crt", folder / "server.key")
-        made.certificate.write_bytes(leaf.public_bytes(pem))
+        signed = [one.sign(authority_key, hashes.SHA256()) for one in (root, leaf)]
+        made = cls(
+            signed[0].public_bytes(pem).decode(), folder / "server.crt", folder / "server.key"
+        )
+        made.certificate.write_bytes(signed[1].public_bytes(pem))
         made.key.write_bytes(
             key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )

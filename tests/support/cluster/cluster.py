@@ -46,6 +46,7 @@ class Cluster(Knobs):
         addresses: Sequence[str] = ("127.0.0.1",),
         back_off: float = 1.0,
         bookmark_every: float = 60.0,
+        identified: bool = True,
     ) -> Iterator[Cluster]:
         """Start a cluster, and end all of it.
 
@@ -57,6 +58,7 @@ class Cluster(Knobs):
             addresses: where the API server listens.
             back_off: first wait before a failed container or image is tried again.
             bookmark_every: seconds between a watch's bookmarks.
+            identified: False for certificates without key identifiers.
         """
         folder = Path(tempfile.mkdtemp(prefix="fk-"))
         loop = asyncio.new_event_loop()
@@ -66,7 +68,14 @@ class Cluster(Knobs):
         try:
             parts = _on(
                 loop,
-                assemble(folder, made, addresses, back_off=back_off, bookmarks=bookmark_every),
+                assemble(
+                    folder,
+                    made,
+                    addresses,
+                    back_off=back_off,
+                    bookmarks=bookmark_every,
+                    identified=identified,
+                ),
             )
             cluster = cls(folder, loop, parts)
             try:
@@ -214,14 +223,17 @@ class Cluster(Knobs):
                 msg = f"{plural} did not become so within {timeout:g} s: {things}\n{broken}"
                 raise AssertionError(msg) from None
 
-    def add_namespace(self, name: str) -> None:
+    def add_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:
         """Make a namespace with its default service account."""
 
         def make() -> None:
             thing: Object = {
                 "kind": "Namespace",
                 "apiVersion": "v1",
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+                "metadata": {
+                    "name": name,
+                    "labels": {"kubernetes.io/metadata.name": name, **(labels or {})},
+                },
                 "spec": {"finalizers": ["kubernetes"]},
                 "status": {"phase": "Active"},
             }

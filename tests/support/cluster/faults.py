@@ -11,10 +11,15 @@ from .requests import Call
 
 __all__ = ["Faults", "Refusal"]
 
+_RACE = (
+    'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been '
+    "modified; please apply your changes to the latest version and try again"
+)
 _REASONS = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
     401: ("Unauthorized", "Unauthorized"),
     403: ("Forbidden", "forbidden"),
+    409: ("Conflict", _RACE),
     429: ("TooManyRequests", "Too many requests, please try again later."),
     500: ("InternalError", "Internal error occurred: the emulator was told to fail"),
     502: ("", "bad gateway"),

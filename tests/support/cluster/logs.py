@@ -13,16 +13,26 @@ from .runtime import LogQuery
 __all__ = ["LogBook", "stamp"]
 
 
-def stamp(seconds: float) -> str:
-    """A time as logs have it, to the nanosecond."""
+def stamp(seconds: float, zone: int = 0) -> str:
+    """A time as logs have it, to the nanosecond.
+
+    Args:
+        seconds: since the epoch; the present where they are negative.
+        zone: minutes that the node's clock is ahead of UTC.
+    """
     whole, part = divmod(time.time_ns() if seconds < 0 else int(seconds * 1e9), 10**9)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:09d}Z"
+    hours, minutes = divmod(abs(zone), 60)
+    end = f"{'-' if zone < 0 else '+'}{hours:02d}:{minutes:02d}" if zone else "Z"
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole + zone * 60))
+    return f"{text}.{part:09d}{end}"
 
 
 @attrs.define
 class LogBook:
     """Keeps all that was written, for readers now and later."""
 
+    #: minutes that the node's clock is ahead of UTC
+    zone: int = 0
     _lines: list[tuple[float, bytes]] = attrs.field(factory=list)
     _closed: bool = False
     _news: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -49,7 +59,7 @@ class LogBook:
             news = self._news
             for at, line in lines[start:]:
                 start += 1
-                text = f"{stamp(at)} ".encode() + line if query.timestamps else line
+                text = f"{stamp(at, self.zone)} ".encode() + line if query.timestamps else line
                 if left is not None:
                     text, left = text[:left], left - len(text[:left])
                 if text:

@@ -145,7 +145,10 @@ class Docker:
         image = await self._image(container)
         meta = pod["metadata"]
         name = f"k8s_{container['name']}_{meta['name']}_{meta['namespace']}_{meta['uid']}_{attempt}"
-        note = self.folder / meta["uid"] / f"{container['name']}-{attempt}"
+        # as a kubelet has it, and a container's own list of mounts shows
+        note = self.folder.joinpath(
+            "pods", meta["uid"], "containers", container["name"], f"{attempt}"
+        )
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch(mode=0o666)
         note.chmod(0o666)

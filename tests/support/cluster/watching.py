@@ -29,6 +29,8 @@ class Watches:
     store: Store
     #: seconds between bookmarks
     bookmark_every: float = 60.0
+    #: True while each watch is ended as soon as it has begun
+    hasty: bool = False
     _open: set[Subscription] = attrs.field(factory=set)
     _transports: set[asyncio.Transport] = attrs.field(factory=set)
 
@@ -52,6 +54,8 @@ class Watches:
         chosen = selection(asked.resource, asked.query)
         timeout = _timeout(asked)
         subscription, first = self._begin(asked, chosen)
+        if self.hasty and subscription is not None:
+            subscription.close()
         response = web.StreamResponse(
             headers={"Cache-Control": "no-cache, private", "Content-Type": "application/json"}
         )
@@ -148,7 +152,8 @@ class Watches:
                     return
                 if marks:
                     yield _line("BOOKMARK", self._bookmark(asked.resource))
-                    mark = last_mark if mark < last_mark else end + 1
+                    now = loop.time()
+                    mark = min(now + self.bookmark_every, last_mark) if now < last_mark else end + 1
                 continue
             if change is None:
                 return

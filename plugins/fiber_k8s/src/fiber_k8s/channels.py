@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from urllib.parse import urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber_k8s import rbac
+from fiber_k8s import rbac, refusals
 from fiber_k8s.client import Client
 
 __all__ = ["Opened", "open_channels"]
@@ -54,18 +53,21 @@ def open_channels(
     """
     from websocket import WebSocketBadStatusException, WebSocketException
 
-    connection = client.connection
-    scheme, _, rest = connection.host.partition("://")
-    address = "wss://" if scheme == "https" else "ws://"
-    url = f"{address}{rest}{client.path('pods', pod, part)}?{urlencode(query)}"
-    header = [f"{key}: {value}" for key, value in connection.headers().items()]
-    try:
-        made = _connect(connection.configuration, url, header, protocols)
-    except WebSocketBadStatusException as error:
-        raise _refusal(pod, part, error) from error
-    except (WebSocketException, OSError) as error:
-        msg = f"the cluster at {connection.host} opens no {part} stream into {pod}: {error}"
-        raise BackendUnavailableError(msg) from error
+    path = f"{client.path('pods', pod, part)}?{urlencode(query)}"
+    while True:
+        connection = client.connection
+        scheme, _, rest = connection.host.partition("://")
+        url = f"{'wss' if scheme == 'https' else 'ws'}://{rest}{path}"
+        header = [f"{key}: {value}" for key, value in connection.headers().items()]
+        try:
+            made = _connect(connection.configuration, url, header, protocols)
+            break
+        except WebSocketBadStatusException as error:
+            if error.status_code != 401 or not client.renew(connection):
+                raise _refusal(pod, part, error) from error
+        except (WebSocketException, OSError) as error:
+            msg = f"the cluster at {connection.host} opens no {part} stream into {pod}: {error}"
+            raise BackendUnavailableError(msg) from error
     sock = made.sock
     # what is left of it must not close the socket when it is collected
     made.sock = None
@@ -109,19 +111,13 @@ def _connect(configuration: Any, url: str, header: list[str], protocols: Sequenc
 def _refusal(pod: str, part: str, error: Any) -> BackendError:
     body = error.resp_body or b""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body)
-    try:
-        told = json.loads(text)
-        text = told.get("message", text) if isinstance(told, dict) else text
-    except ValueError:
-        pass
-    text = text.strip() or str(error)
-    if error.status_code == 404 and "pods" in text and "not found" in text:
-        msg = f"there is no job {pod}: {text}"
+    message = refusals.words(text)[0] or str(error)
+    if error.status_code == 404 and "pods" in message and "not found" in message:
+        msg = f"there is no job {pod}: {message}"
         return UnknownJobError(msg)
-    advice = ""
-    if error.status_code == 403:
-        advice = f"; grant it: {rbac.grant(text)}"
-    elif error.status_code == 401:
-        advice = "; log in again, or see `kubectl auth whoami`"
-    msg = f"the cluster refused {part} into {pod}: {text}{advice}"
+    advice = refusals.advice(error.status_code, message)
+    if error.status_code == 403 and not advice:
+        # a refused stream may come without the words that tell of what right
+        advice = f"; grant it: {rbac.grant(message)}"
+    msg = f"the cluster refused {part} into {pod}: {message}{advice}"
     return BackendError(msg)

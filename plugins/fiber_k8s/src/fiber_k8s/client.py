@@ -7,40 +7,28 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import attrs
 
-from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
-from fiber_k8s import pacing, rbac
+from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber_k8s import pacing
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connecting import Connection, connect
+from fiber_k8s.refusals import ApiError, refused
 
 __all__ = ["ApiError", "Client"]
 
 #: seconds for which the cluster may think about one call
 _TIMEOUT = 30.0
 _SAFE = frozenset({"GET", "DELETE"})
-#: what a server says that may be said something else soon
-_PASSING = frozenset({429, 500, 502, 503, 504})
-
-
-class ApiError(BackendError):
-    """The cluster refused a call.
-
-    Args:
-        message: in Fiber's words, with the cluster's.
-        status: HTTP status.
-        reason: the API's word for it, such as ``NotFound``, ``Forbidden`` or ``AlreadyExists``.
-    """
-
-    def __init__(self, message: str, status: int, reason: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
+#: seconds for which a pod is tried to be created: servers restart, and webhooks of others do
+_CREATING = 60.0
+#: seconds for which credentials are what they were: no plugin is asked for them more often
+_FRESH = 10.0
 
 
 @attrs.define
@@ -60,6 +48,7 @@ class Client:
         self._config = config
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._connected = float("-inf")
         self._counted = _Counted()
         self._skew = 0.0
         self._owner = os.getpid()
@@ -76,7 +65,31 @@ class Client:
         with self._lock:
             if self._connection is None:
                 self._connection = connect(self._config)
+                self._connected = time.monotonic()
             return self._connection
+
+    def renew(self, refused: Connection) -> bool:
+        """Read the configuration again, whose credentials the cluster did not accept.
+
+        Login plugins do not always say how long what they give is good for.
+
+        Args:
+            refused: the connection with those credentials.
+
+        Returns:
+            False where they are as new as can be, and asking again is in vain.
+        """
+        with self._lock:
+            if self._connection is not refused:
+                # another thread has done it
+                return True
+            if time.monotonic() - self._connected < _FRESH:
+                return False
+            self._connection = connect(self._config)
+            self._connected = time.monotonic()
+        # those that are in use are closed by whoever uses them
+        refused.close()
+        return True
 
     @property
     def namespace(self) -> str:
@@ -117,6 +130,7 @@ class Client:
         query: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         timeout: float = _TIMEOUT,
+        again: Callable[[], bool] | None = None,
     ) -> Any:
         """Make one call, again where that is safe and the cluster is only busy; the answer, decoded.
 
@@ -128,12 +142,15 @@ class Client:
             query: parameters.
             content_type: of the body.
             timeout: seconds for one try.
+            again: asked before each further try of a call that does no harm when it is made twice;
+                None for what is so by its method, and a few tries.
 
         Raises:
             ApiError: it was refused.
             BackendUnavailableError: the cluster cannot be asked.
         """
-        waits = pacing.backoff()
+        waits = pacing.backoff(tries=None) if again else pacing.backoff()
+        is_safe = again is not None or method in _SAFE
         while True:
             try:
                 response = self.open(
@@ -142,14 +159,14 @@ class Client:
                 )  # fmt: skip
             except ApiError as error:
                 wait = next(waits, None)
-                again = error.status == 429 or (method in _SAFE and error.status in _PASSING)
-                if not again or wait is None:
+                passes = error.status == 429 or (is_safe and error.is_passing)
+                if not passes or wait is None or not (again is None or again()):
                     raise
-                time.sleep(max(wait, getattr(error, "retry_after", 0.0)))
+                time.sleep(max(wait, error.retry_after))
                 continue
             except BackendUnavailableError:
                 wait = next(waits, None)
-                if method not in _SAFE or wait is None:
+                if not is_safe or wait is None or not (again is None or again()):
                     raise
                 # nothing tells when a network is back
                 time.sleep(wait)
@@ -178,24 +195,28 @@ class Client:
             ApiError: it was refused.
             BackendUnavailableError: the cluster cannot be asked.
         """
-        connection = self.connection
-        url = connection.host + path
         if query:
-            url += "?" + urlencode({k: v for k, v in query.items() if v is not None})
+            path += "?" + urlencode({k: v for k, v in query.items() if v is not None})
         data = None if body is None else json.dumps(body).encode()
-        self._count(method, path, query or {})
-        with self._asking(what):
-            headers = {"Accept": "application/json", **connection.headers()}
-            if data is not None:
-                headers["Content-Type"] = content_type
-            response = connection.request(method, url, headers, data, timeout)
-        self._learn_time(response.headers.get("Date"))
-        if 200 <= response.status < 300:
-            return response
-        with self._asking(what):
-            text = response.data.decode("utf-8", "replace")
-        response.release_conn()
-        raise self._refused(what, response.status, text, response.headers.get("Retry-After"))
+        while True:
+            connection = self.connection
+            self._count(method, path)
+            with self._asking(what):
+                headers = {"Accept": "application/json", **connection.headers()}
+                if data is not None:
+                    headers["Content-Type"] = content_type
+                response = connection.request(
+                    method, connection.host + path, headers, data, timeout
+                )
+            self._learn_time(response.headers.get("Date"))
+            if 200 <= response.status < 300:
+                return response
+            with self._asking(what):
+                text = response.data.decode("utf-8", "replace")
+            response.release_conn()
+            if response.status != 401 or not self.renew(connection):
+                break
+        raise refused(what, response.status, text, response.headers.get("Retry-After"))
 
     def path(self, kind: str, name: str = "", sub: str = "", *, group: str = "") -> str:
         """The path of an object, or of all of a kind, in our namespace.
@@ -211,25 +232,63 @@ class Client:
         words += [quote(word, safe="") for word in (name, sub) if word]
         return "/".join(words)
 
-    # -- pods
+    # -- objects
 
-    def create_pod(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def create(
+        self,
+        kind: str,
+        body: Mapping[str, Any],
+        what: str,
+        *,
+        group: str = "",
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> dict[str, Any] | None:
+        """Create an object whose name no other has; as the cluster has it.
+
+        It is tried again for a while where the cluster is away or busy.
+
+        Args:
+            kind: plural, such as ``pods``.
+            body: the object.
+            what: what the cluster is asked to do, for messages.
+            group: of the API with its version.
+            is_wanted: asked before each further try.
+
+        Returns:
+            None where an earlier try had created it, and the answer was lost on its way.
+
+        Raises:
+            SubmitError: it was refused, with the cluster's words.
+            BackendUnavailableError: the cluster cannot be asked.
+        """
+        until = time.monotonic() + _CREATING
+        try:
+            made = self.call(
+                "POST",
+                self.path(kind, group=group),
+                what,
+                body=body,
+                query={"fieldValidation": "Strict"},
+                again=lambda: time.monotonic() < until and is_wanted(),
+            )
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return None
+            raise SubmitError(str(error)) from error
+        return dict(made)
+
+    def create_pod(
+        self, body: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True
+    ) -> dict[str, Any]:
         """Create a pod; as the cluster has it.
 
         Raises:
             SubmitError: it was refused, with the cluster's words.
+            BackendUnavailableError: the cluster cannot be asked.
         """
         name = str(body["metadata"]["name"])
-        query = {"fieldValidation": "Strict"}
-        try:
-            return dict(
-                self.call("POST", self.path("pods"), f"create pod {name}", body=body, query=query)
-            )
-        except ApiError as error:
-            if error.reason == "AlreadyExists":
-                # an answer was lost on its way, and what it told was repeated
-                return self.pod(name)
-            raise SubmitError(str(error)) from error
+        made = self.create("pods", body, f"create pod {name}", is_wanted=is_wanted)
+        return self.pod(name) if made is None else made
 
     def pod(self, name: str) -> dict[str, Any]:
         """One pod as it is now."""
@@ -269,10 +328,11 @@ class Client:
 
     # -- within
 
-    def _count(self, method: str, path: str, query: Mapping[str, Any]) -> None:
+    def _count(self, method: str, path: str) -> None:
+        path, _, query = path.partition("?")
         words = path.partition("/namespaces/")[2].split("/")
         kind = "/".join(words[1:2] + words[3:4]) or path
-        verb = "WATCH" if query.get("watch") else method
+        verb = "WATCH" if "watch=true" in query.split("&") else method
         with self._lock:
             self._counted.calls += 1
             key = f"{verb} {kind}"
@@ -299,25 +359,6 @@ class Client:
                 f"`kubectl get pods` works, and set KUBECONFIG or FIBER_K8S_CONTEXT"
             )
             raise BackendUnavailableError(msg) from failure
-
-    def _refused(self, what: str, status: int, text: str, retry_after: str | None) -> BackendError:
-        message, reason = text.strip(), ""
-        with contextlib.suppress(ValueError):
-            told = json.loads(text)
-            if isinstance(told, dict):
-                message, reason = str(told.get("message") or message), str(told.get("reason") or "")
-        advice = ""
-        if status == 401:
-            advice = (
-                "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
-            )
-        elif reason == "Forbidden" and "cannot " in message:
-            advice = f"; grant it: {rbac.grant(message)}"
-        msg = f"the cluster refused to {what}: {message}{advice}"
-        error = ApiError(msg, status, reason)
-        with contextlib.suppress(TypeError, ValueError):
-            error.retry_after = float(str(retry_after))  # type: ignore[attr-defined]
-        return error
 
 
 def _short(error: BaseException) -> str:

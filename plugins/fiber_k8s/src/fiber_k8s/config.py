@@ -46,7 +46,7 @@ class K8sConfig:
             "commands": ("run", "doctor"),
         },
     )
-    #: container of the program's own pod that is copied, where it has several and the first is not it
+    #: container of the program's own pod that is copied, where it is not found by itself
     container: str | None = values.field(default=None, metadata={"passed_on": False})
     #: address of this pod or host that jobs dial; else it is found
     address: str | None = values.field(default=None, metadata={"passed_on": False})
@@ -56,6 +56,8 @@ class K8sConfig:
     pull: Literal["IfNotPresent", "Always", "Never"] | None = None
     #: names of Secrets with credentials of registries
     pull_secrets: tuple[str, ...] = ()
+    #: ``restricted``: containers ask for no more than the Pod Security Standard of that name allows
+    security: Literal["image", "restricted"] = "image"
     #: ``KEY=VALUE``, put on every pod
     labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
     #: ``KEY=VALUE``, put on every pod

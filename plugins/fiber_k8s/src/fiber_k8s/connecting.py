@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -93,15 +94,46 @@ def connect(config: K8sConfig) -> Connection:
         _in_cluster(configuration)
     else:
         origin, found = _kubeconfig(configuration, config)
-    rest = RESTClientObject(configuration)
+    pool = RESTClientObject(configuration).pool_manager
+    try:
+        _trust(pool.connection_pool_kw, verify=bool(configuration.verify_ssl))
+    except OSError as error:
+        msg = f"the certificates of {origin} cannot be used: {error}"
+        raise BackendUnavailableError(msg) from error
     return Connection(
         configuration=configuration,
-        pool=rest.pool_manager,
+        pool=pool,
         host=str(configuration.host).rstrip("/"),
         namespace=config.namespace or found,
         inside=inside,
         origin=origin,
     )
+
+
+def _trust(options: dict[str, Any], *, verify: bool) -> None:
+    """Have connections trust what other clients of clusters trust.
+
+    Since Python 3.13 certificates are refused that lack key identifiers, as those of Amazon's clusters
+    and of others do.
+
+    Args:
+        options: of the pool, which are changed.
+        verify: whether the cluster has to prove who it is.
+    """
+    from urllib3.util import create_urllib3_context
+
+    context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # read once, and not with each connection while others use the same context
+    file, data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
+    if file or data:
+        context.load_verify_locations(cafile=file, cadata=data)
+    elif verify:
+        context.load_default_certs()
+    certificate, key = options.pop("cert_file", None), options.pop("key_file", None)
+    if certificate:
+        context.load_cert_chain(certificate, key)
+    options["ssl_context"] = context
 
 
 def _in_cluster(configuration: Any) -> None:

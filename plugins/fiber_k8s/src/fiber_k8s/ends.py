@@ -13,11 +13,12 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts.feed import Feed
-from fiber.exceptions import BackendError, FiberError
+from fiber.exceptions import FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.deadlines import Deadlines
+from fiber_k8s.happenings import Slow, is_scaling
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
 from fiber_k8s.status import (
@@ -26,6 +27,7 @@ from fiber_k8s.status import (
     doubt_of,
     gone,
     is_leaving,
+    is_slow,
     job_of,
     status_of,
     with_words,
@@ -38,6 +40,8 @@ log = logging.getLogger("fiber")
 #: lines of a log that tell why a job failed
 _TAIL = 20
 _STARTED_NOT = 127
+#: seconds between two looks at whether an autoscaler is at work for a pod
+_SCALING = 60.0
 
 
 class Ends:
@@ -60,6 +64,7 @@ class Ends:
         self._feed = feed
         self._starter = starter
         self._deadlines = Deadlines("fiber-k8s-deadlines")
+        self._slow = Slow(client, self._deadlines, feed.publish)
         self._changed = threading.Condition()
         #: pods that are there, with their labels
         self._there: dict[str, Mapping[str, str]] = {}
@@ -79,12 +84,15 @@ class Ends:
     def seen(self, pod: Mapping[str, Any]) -> None:
         """A pod is as it is."""
         job, status = job_of(self._backend, pod), status_of(pod)
+        self._slow.drop(job.id)
         with self._changed:
             self._there[job.id] = pod["metadata"].get("labels") or {}
         if status.state.is_terminal:
             self._end(job, status, pod)
             return
         self._feed.publish(job, status)
+        if is_slow(pod) and self._starter.is_mine(job.id):
+            self._slow.add(job, status)
         doubt = doubt_of(pod)
         for one in Doubt:
             if one is not doubt:
@@ -99,6 +107,7 @@ class Ends:
     def gone(self, pod: Mapping[str, Any]) -> None:
         """A pod's object was deleted."""
         job = job_of(self._backend, pod)
+        self._slow.drop(job.id)
         with self._changed:
             is_told = job.id in self._ending
             self._there.pop(job.id, None)
@@ -232,23 +241,15 @@ class Ends:
 
     def _give_up(self, job: Job, status: JobStatus, doubt: Doubt) -> None:
         """A pod has waited long enough for what it may never get."""
-        if doubt is Doubt.NODE and self._is_scaling(job.id):
+        if doubt is Doubt.NODE and is_scaling(self._client, job.id):
+            self._deadlines.set(
+                (job.id, doubt), _SCALING, functools.partial(self._give_up, job, status, doubt)
+            )
             return
         reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
         failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_STARTED_NOT)
         self._feed.publish(job, failed)
         self._delete(job.id)
-
-    def _is_scaling(self, pod: str) -> bool:
-        """True where an autoscaler is at work for a pod: it may take minutes."""
-        query = {"fieldSelector": f"involvedObject.name={pod}"}
-        found: Mapping[str, Any] = {}
-        # who may not ask waits no longer than those who may
-        with contextlib.suppress(BackendError):
-            found = self._client.call(
-                "GET", self._client.path("events"), "list events", query=query
-            )
-        return any(one.get("reason") == "TriggeredScaleUp" for one in found.get("items") or ())
 
     def _delete(self, name: str) -> None:
         try:

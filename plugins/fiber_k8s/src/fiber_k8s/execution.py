@@ -28,6 +28,8 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _END = 0, 1, 2, 3, 4, 255
 _PIECE = 64 * 2**10
 #: pieces of standard input that wait to be sent
 _PIECES = 16
+#: seconds without a word after which one is said
+_SILENCE = 30
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
@@ -145,7 +147,10 @@ class _Conversation:
             if not self._receive() and not self._over:
                 wanted = select.POLLIN | (select.POLLOUT if self._out or self._writes else 0)
                 poll.register(self._sock, wanted)
-                poll.poll()
+                if not poll.poll(_SILENCE * 1000):
+                    # balancers forget a connection on which nothing is said for some minutes
+                    with self._lock:
+                        self._out.append(frame(PING))
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
         if not self._status:

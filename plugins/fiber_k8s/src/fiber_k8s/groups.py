@@ -13,7 +13,7 @@ from fiber import model
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, ReasonKind
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
 from fiber_k8s.jobs import Starter
@@ -135,8 +135,5 @@ def _make_group(
     body = gang.group(timeout, run.owner(own))
     if body is None:
         return
-    path = client.path("podgroups", group=gang.api)
-    try:
-        client.call("POST", path, f"create the group {gang.name} for {gang.kind}", body=body)
-    except ApiError as error:
-        raise SubmitError(str(error)) from error
+    what = f"create the group {gang.name} for {gang.kind}"
+    client.create("podgroups", body, what, group=gang.api)

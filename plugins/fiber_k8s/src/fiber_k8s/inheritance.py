@@ -13,8 +13,12 @@ from typing import Any
 import attrs
 
 from fiber.exceptions import SubmitError
+from fiber_k8s.names import CONTAINER
 
-__all__ = ["Inherited", "inherit"]
+__all__ = ["RUN_VOLUME", "Inherited", "inherit"]
+
+#: the volume with a run's key, which each job gets anew
+RUN_VOLUME = "fiber-run"
 
 #: of the pod: where it may run, as whom, with what it sees; not its identity, owners, labels,
 #: deadline, host name, node, gates, claims of devices, nor what admission computes (priority,
@@ -31,6 +35,8 @@ _CONTAINER = (
 )
 #: the volume with the service account's token, which is added to every pod anew
 _TOKEN = "kube-api-access-"  # noqa: S105 - a name
+#: names the container that others mean where they name none
+_DEFAULT = "kubectl.kubernetes.io/default-container"
 #: variables that belong to one process, or to the pod that it is in
 _OWN = frozenset({"FIBER_BOOTSTRAP", "FIBER_REACH"})
 
@@ -53,12 +59,15 @@ class Inherited:
     init: tuple[dict[str, Any], ...] = ()
 
 
-def inherit(parent: Mapping[str, Any] | None, container: str | None = None) -> Inherited:
+def inherit(
+    parent: Mapping[str, Any] | None, container: str | None = None, own_name: str | None = None
+) -> Inherited:
     """The parts of a parent's pod that its children have too.
 
     Args:
         parent: the pod as the API has it; None where there is none.
-        container: which of its containers, else the first.
+        container: which of its containers was named; it has to be there.
+        own_name: else which one the program runs in, as far as that is known.
 
     Raises:
         SubmitError: it has no such container.
@@ -66,8 +75,8 @@ def inherit(parent: Mapping[str, Any] | None, container: str | None = None) -> I
     if parent is None:
         return Inherited()
     spec = parent["spec"]
-    own = _container(spec["containers"], container, str(parent["metadata"].get("name")))
-    volumes = [one for one in spec.get("volumes") or () if not one["name"].startswith(_TOKEN)]
+    own = _container(parent, container, own_name)
+    volumes = [one for one in spec.get("volumes") or () if not _is_given_anew(one["name"])]
     kept = {one["name"] for one in volumes}
     mounts = [one for one in own.get("volumeMounts") or () if one["name"] in kept]
     init = _filling(spec, volumes, mounts)
@@ -85,15 +94,26 @@ def inherit(parent: Mapping[str, Any] | None, container: str | None = None) -> I
     )
 
 
-def _container(containers: list[dict[str, Any]], name: str | None, pod: str) -> dict[str, Any]:
-    if name is None:
-        return containers[0]
-    for one in containers:
-        if one["name"] == name:
-            return one
-    names = ", ".join(one["name"] for one in containers)
-    msg = f"pod {pod} has no container {name!r}, it has {names}; see FIBER_K8S_CONTAINER"
-    raise SubmitError(msg)
+def _container(
+    parent: Mapping[str, Any], named: str | None, own_name: str | None
+) -> dict[str, Any]:
+    """The container that the program runs in.
+
+    The first is often another: meshes put their proxies in front of all.
+    """
+    containers: list[dict[str, Any]] = parent["spec"]["containers"]
+    found = {one["name"]: one for one in containers}
+    if named is not None:
+        if named in found:
+            return found[named]
+        pod = parent["metadata"].get("name")
+        msg = f"pod {pod} has no container {named!r}, it has {', '.join(found)}; see FIBER_K8S_CONTAINER"
+        raise SubmitError(msg)
+    annotations = parent["metadata"].get("annotations") or {}
+    for name in (own_name, CONTAINER, annotations.get(_DEFAULT)):
+        if name in found:
+            return found[name]
+    return containers[0]
 
 
 def _filling(
@@ -109,10 +129,14 @@ def _filling(
     for one in spec.get("initContainers") or ():
         if one.get("restartPolicy") == "Always":
             continue
-        theirs = [m for m in one.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
+        theirs = [m for m in one.get("volumeMounts") or () if not _is_given_anew(m["name"])]
         if wanted & {mount["name"] for mount in theirs}:
             found.append({**one, "volumeMounts": theirs})
     return found
+
+
+def _is_given_anew(volume: str) -> bool:
+    return volume.startswith(_TOKEN) or volume == RUN_VOLUME
 
 
 def _is_shared(variable: Mapping[str, Any]) -> bool:

@@ -243,8 +243,10 @@ class Starter:
         own_secret = _needs_a_secret(spec)
         if spec.private is not None and not own_secret:
             sealed = belongings.seal(spec.private, owner)
+        inside = self._client.connection.inside
         around = Around(
             parent=parent,
+            container=inside.container if inside is not None else None,
             owner=owner,
             secret=None if sealed is None else belongings.name,
             sealed=sealed,
@@ -275,7 +277,14 @@ class Starter:
             if self._is_doomed(job.id):
                 self._feed.publish(job, _KILLED)
                 return
-            pod = self._client.create_pod(wanted.body)
+            try:
+                pod = self._client.create_pod(wanted.body, lambda: not self._is_doomed(job.id))
+            except BackendError:
+                if not self._is_doomed(job.id):
+                    raise
+                # it was given up while the cluster was away
+                self._feed.publish(job, _KILLED)
+                return
             if _needs_a_secret(wanted.spec):
                 self._hand_over(wanted, pod)
         finally:
@@ -292,9 +301,8 @@ class Starter:
         body = secret_body(
             wanted.job.id, spec.run_id, spec.private, owner_reference(pod), "private"
         )
-        path = self._client.path("secrets")
         try:
-            self._client.call("POST", path, f"create the Secret of {wanted.job.id}", body=body)
+            self._client.create("secrets", body, f"create the Secret of {wanted.job.id}")
         except BackendError:
             self._client.delete("pods", wanted.job.id, grace=1)
             raise

@@ -11,6 +11,7 @@ import urllib3
 
 from fiber.exceptions import BackendError
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.logplace import LogPlace
 from fiber_k8s.manifest import CONTAINER
 from fiber_k8s.pacing import backoff
 
@@ -48,10 +49,11 @@ def follow(
         yield from _lines(client, pod, {"tailLines": tail})
         return
     query: dict[str, Any] = {"timestamps": "true"}
-    place = _Place()
+    place = LogPlace()
     if tail is not None:
         # those there are, and where they end: what comes next is followed from there
-        last = list(place.new(_lines(client, pod, {**query, "tailLines": max(1, tail)})))
+        stamped = _lines(client, pod, {**query, "tailLines": max(1, tail)})
+        last = list(place.new(stamped, is_tail=True))
         yield from last[len(last) - tail :] if tail else ()
     query["follow"] = "true"
     waits = backoff(tries=None)
@@ -72,34 +74,6 @@ def follow(
             return
         # no event tells that there is more to read
         time.sleep(next(waits))
-
-
-class _Place:
-    """How far a log was read: the time of its latest line, and how many lines have that time."""
-
-    def __init__(self) -> None:
-        self._latest = ""
-        self._same = 0
-
-    def since(self) -> dict[str, str]:
-        """The parameter for what comes next; whole seconds, so some of it is told again."""
-        return {"sinceTime": self._latest[:19] + "Z"} if self._latest else {}
-
-    def new(self, stamped: Iterator[str]) -> Iterator[str]:
-        """Those lines that were not read yet, without their times."""
-        latest, skip = self._latest, self._same
-        for one in stamped:
-            stamp, _, line = one.partition(" ")
-            if stamp < latest:
-                continue
-            if stamp == latest and skip:
-                skip -= 1
-                continue
-            if stamp == self._latest:
-                self._same += 1
-            else:
-                self._latest, self._same = stamp, 1
-            yield line
 
 
 def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 from collections.abc import Mapping
@@ -15,22 +16,26 @@ import attrs
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
-from fiber_k8s.inheritance import Inherited, inherit
-from fiber_k8s.names import PREFIX, label_value, unique_name
+from fiber_k8s.inheritance import RUN_VOLUME, Inherited, inherit
+from fiber_k8s.names import CONTAINER, PREFIX, label_value, unique_name
 from fiber_k8s.surroundings import MARK
 from fiber_k8s.template import merge_beneath
 
 __all__ = ["CONTAINER", "KEY", "PRIVATE", "Around", "manifest"]
 
-#: the name of the container that runs the job
-CONTAINER = "fiber"
 #: where the run's key is
 KEY = "/var/run/secrets/fiber/key"
 #: where a job's private bytes are that are not sealed
 PRIVATE = "/var/run/secrets/fiber/private"
-_VOLUME = "fiber-run"
 #: files of a Secret belong to root, and the program may not be
 _READABLE = 0o444
+#: what the Pod Security Standard "restricted" wants of a container
+_RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 #: runs our first process where there is a Python for it, else the program itself
 _WRAPPER = (
     'python=$0; source=$1; shift; if command -v "$python" >/dev/null 2>&1; then '
@@ -45,6 +50,8 @@ class Around:
 
     #: the parent's own pod, as the API has it; None outside a cluster
     parent: Mapping[str, Any] | None = None
+    #: the container of that pod that the program runs in; None where that is not known
+    container: str | None = None
     #: what owns it: the run's Lease, as an owner reference; None for what outlives its starter
     owner: Mapping[str, Any] | None = None
     #: name of the Secret with the run's key; None where nothing is private
@@ -76,7 +83,7 @@ def manifest(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any]
     Raises:
         SubmitError: the parent's pod has no container of the configured name.
     """
-    inherited = inherit(around.parent, config.container)
+    inherited = inherit(around.parent, config.container, around.container)
     metadata = _metadata(spec, config, around)
     pod: dict[str, Any] = {
         "apiVersion": "v1",
@@ -168,6 +175,8 @@ def _container(
     if spec.image not in {None, inherited.container.get("image")}:
         # the policy was about the other image
         container.pop("imagePullPolicy", None)
+    if config.security == "restricted":
+        container["securityContext"] = {**_RESTRICTED, **container.get("securityContext", {})}
     if config.pull is not None:
         container["imagePullPolicy"] = config.pull
     if spec.cwd is not None:
@@ -204,16 +213,19 @@ def _storage(
     paths = {volume.path for volume in spec.volumes}
     mounts = [dict(one) for one in inherited.mounts if one["mountPath"] not in paths]
     volumes = [dict(one) for one in inherited.volumes]
-    for number, volume in enumerate(spec.volumes):
-        volumes.append({"name": f"fiber-{number}", **_source(volume)})
-        mount: dict[str, Any] = {"name": f"fiber-{number}", "mountPath": volume.path}
+    taken = {one["name"] for one in volumes}
+    # a parent that was started with volumes has some of these names
+    free = (name for number in itertools.count() if (name := f"fiber-{number}") not in taken)
+    for volume, volume_name in zip(spec.volumes, free, strict=False):
+        volumes.append({"name": volume_name, **_source(volume)})
+        mount: dict[str, Any] = {"name": volume_name, "mountPath": volume.path}
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
     secret_name = name if around.own_secret else around.secret
     if secret_name is not None:
         secret = {"secretName": secret_name, "defaultMode": _READABLE}
-        volumes.append({"name": _VOLUME, "secret": secret})
+        volumes.append({"name": RUN_VOLUME, "secret": secret})
         folder = os.path.dirname(KEY)  # noqa: PTH120 - a path of the pod's, not of this host
-        mounts.append({"name": _VOLUME, "mountPath": folder, "readOnly": True})
+        mounts.append({"name": RUN_VOLUME, "mountPath": folder, "readOnly": True})
     return volumes, mounts
 
 

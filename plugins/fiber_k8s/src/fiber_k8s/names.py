@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 
-__all__ = ["PREFIX", "label_value", "object_name", "unique_name"]
+__all__ = ["CONTAINER", "PREFIX", "label_value", "object_name", "unique_name"]
 
 #: put before the keys of labels and annotations that are ours
 PREFIX = "fiber/"
+#: the container that runs a job
+CONTAINER = "fiber"
 #: the longest name that is a pod's host name as well
 _NAME = 63
 _LABEL = 63

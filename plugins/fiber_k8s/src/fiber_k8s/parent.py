@@ -10,6 +10,9 @@ from fiber_k8s.client import ApiError, Client
 
 __all__ = ["find_parent"]
 
+#: addresses of nobody (RFC 5737, 3849): a pod may have a way to one kind only
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
+
 
 def find_parent(client: Client) -> dict[str, Any] | None:
     """The pod of this process; None outside.
@@ -28,7 +31,7 @@ def find_parent(client: Client) -> dict[str, Any] | None:
             raise SubmitError(str(error)) from error
         missing = str(error)
     # a host name that was set is not the pod's
-    address = way_to("192.0.2.1", 9)
+    address = next(filter(None, (way_to(host, 9) for host in _ANYWHERE)), None)
     query = {"fieldSelector": f"status.podIP={address}"}
     answer = client.call("GET", base, "find the program's own pod", query=query)
     found: list[dict[str, Any]] = answer.get("items") or []

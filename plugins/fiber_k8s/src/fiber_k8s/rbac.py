@@ -73,7 +73,7 @@ RULES = (
     Rule(
         resource="events",
         verbs=("list",),
-        why="knowing whether an autoscaler is at work for a pod that waits",
+        why="telling why a pod waits: an autoscaler at work, a volume that is missing",
         needed=False,
     ),
     Rule(
@@ -90,7 +90,7 @@ RULES = (
     ),
     Rule(
         resource="persistentvolumeclaims",
-        verbs=("get", "list"),
+        verbs=("list",),
         why="what fiber doctor says of claims",
         needed=False,
     ),

@@ -14,7 +14,7 @@ from typing import Any
 
 from fiber.exceptions import BackendError, SubmitError
 from fiber.launch.private import KEY_BYTES, seal
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import Client
 from fiber_k8s.names import PREFIX, label_value, object_name
 
 __all__ = ["LEASES", "Belongings", "lease_body", "owner_reference", "secret_body"]
@@ -25,6 +25,8 @@ log = logging.getLogger("fiber")
 LEASES = "coordination.k8s.io/v1"
 #: seconds between two renewals, as a part of how long the Lease lasts
 _RENEWALS = 4.0
+#: failed renewals, one after the other, that are worth a word
+_FAILURES = 2
 
 
 class Belongings:
@@ -84,7 +86,7 @@ class Belongings:
         with self._lock:
             if not self._has_secret:
                 body = secret_body(self.name, self._run_id, self._key, owner)
-                self._create("secrets", body, "Secret")
+                self._client.create("secrets", body, "create the run's Secret")
                 self._has_secret = True
         return seal(private, self._key)
 
@@ -109,23 +111,23 @@ class Belongings:
         body = lease_body(
             self.name, self._run_id, self._duration, self._client.now(), self._user, parent
         )
-        return self._create("leases", body, "Lease", group=LEASES)
+        made = self._client.create("leases", body, "create the run's Lease", group=LEASES)
+        return self._find_lease() if made is None else made
 
-    def _create(
-        self, kind: str, body: Mapping[str, Any], noun: str, *, group: str = ""
-    ) -> Mapping[str, Any]:
-        path = self._client.path(kind, group=group)
-        try:
-            made: Mapping[str, Any] = self._client.call(
-                "POST", path, f"create the run's {noun}", body=body
-            )
-        except ApiError as error:
-            raise SubmitError(str(error)) from error
-        return made
+    def _find_lease(self) -> Mapping[str, Any]:
+        """The Lease that was made by a try whose answer was lost: its owner's id is needed."""
+        path = self._client.path("leases", group=LEASES)
+        query = {"labelSelector": f"{PREFIX}run={self._run_id}"}
+        found = self._client.call("GET", path, "find the run's Lease", query=query)
+        for one in found.get("items") or ():
+            if one["metadata"]["name"] == self.name:
+                return {"apiVersion": LEASES, "kind": "Lease", **one}
+        msg = f"the run's Lease {self.name} was made and is gone again; somebody deletes what others make"
+        raise SubmitError(msg)
 
     def _renew(self) -> None:
         path = self._client.path("leases", self.name, group=LEASES)
-        complained = False
+        failures = 0
         while not self._closing.wait(self._duration / _RENEWALS):
             body = {"spec": {"renewTime": micro_time(self._client.now())}}
             try:
@@ -137,13 +139,14 @@ class Belongings:
                     content_type="application/merge-patch+json",
                     timeout=self._duration / _RENEWALS,
                 )
-                complained = False
+                failures = 0
             except BackendError as error:
-                if not complained:
+                failures += 1
+                # one try may fail by itself: balancers close connections that were quiet for a while
+                if failures == _FAILURES:
                     log.warning(
                         "fiber: the run's Lease is not renewed, others may end it: %s", error
                     )
-                complained = True
 
 
 def lease_body(

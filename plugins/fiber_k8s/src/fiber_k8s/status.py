@@ -22,6 +22,7 @@ __all__ = [
     "doubt_of",
     "gone",
     "is_leaving",
+    "is_slow",
     "job_of",
     "parse_time",
     "status_of",
@@ -68,6 +69,8 @@ _PERHAPS = {
     "CreateContainerConfigError": ReasonKind.START,
     "CreateContainerError": ReasonKind.START,
     "RunContainerError": ReasonKind.START,
+    # of a sidecar that has to be up before
+    "CrashLoopBackOff": ReasonKind.START,
 }
 #: a registry's words for an image that is not there, or not for us
 _FINAL = re.compile(
@@ -108,7 +111,7 @@ def status_of(pod: Mapping[str, Any]) -> JobStatus:
         return JobStatus(state=JobState.RUNNING, reason=reason, message=message, host=host)
     if phase == "Unknown":
         return JobStatus(state=JobState.UNKNOWN, message=str(told.get("message") or ""), host=host)
-    return _pending(told, state.get("waiting") or {}, host)
+    return _pending(told, _waiting(told), host)
 
 
 def doubt_of(pod: Mapping[str, Any]) -> Doubt | None:
@@ -116,13 +119,20 @@ def doubt_of(pod: Mapping[str, Any]) -> Doubt | None:
     told = pod.get("status") or {}
     if told.get("phase") not in (None, "Pending"):
         return None
-    waiting = (_container(told).get("state") or {}).get("waiting") or {}
-    if waiting.get("reason") in _PERHAPS:
+    if _waiting(told).get("reason") in _PERHAPS:
         return Doubt.CONTAINER
     for condition in told.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Doubt.NODE if _is_hopeless(str(condition.get("message") or "")) else None
     return None
+
+
+def is_slow(pod: Mapping[str, Any]) -> bool:
+    """True for a pod that has a node, and whose container waits for no reason that is told."""
+    told = pod.get("status") or {}
+    if not (pod.get("spec") or {}).get("nodeName") or told.get("phase") != "Pending":
+        return False
+    return _waiting(told).get("reason") in {None, "ContainerCreating", "PodInitializing"}
 
 
 def is_leaving(pod: Mapping[str, Any]) -> bool:
@@ -215,6 +225,18 @@ def _container(told: Mapping[str, Any]) -> Mapping[str, Any]:
     named = (one for one in statuses if one.get("name") == CONTAINER)
     found = next(named, statuses[0] if statuses else None)
     return found or {}
+
+
+def _waiting(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the job's container waits with, or one that has to be through before it."""
+    own: Mapping[str, Any] = (_container(told).get("state") or {}).get("waiting") or {}
+    if own.get("reason") not in (None, "PodInitializing"):
+        return own
+    for one in told.get("initContainerStatuses") or ():
+        theirs = (one.get("state") or {}).get("waiting") or {}
+        if theirs.get("reason") in _NEVER or theirs.get("reason") in _PERHAPS:
+            return {**theirs, "message": f"init container {one['name']}: {theirs.get('message')}"}
+    return own
 
 
 def _is_unseen(ended: Mapping[str, Any]) -> bool:

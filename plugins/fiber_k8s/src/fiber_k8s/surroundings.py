@@ -6,6 +6,7 @@ import base64
 import binascii
 import functools
 import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ MARK = "_FIBER_K8S"
 #: where a pod finds its credentials
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SERVICE = "KUBERNETES_SERVICE_HOST"
+_MOUNTS = Path("/proc/self/mountinfo")
+#: where nodes keep what containers leave; what is before it differs with their file systems
+_FOLDER = re.compile(r"/pods/[0-9a-f-]+/containers/([a-z0-9-]+)/[^/ ]+ ")
 
 
 @values.frozen(kw_only=True)
@@ -31,6 +35,8 @@ class Inside:
     pod: str
     #: its unique id, where the token tells
     uid: str | None = None
+    #: the container of it, where the kernel tells
+    container: str | None = None
 
 
 def evidence_of_a_pod(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> str | None:
@@ -44,7 +50,7 @@ def evidence_of_a_pod(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT
 
 
 @functools.cache
-def look_around(folder: Path = SERVICE_ACCOUNT) -> Inside | None:
+def look_around(folder: Path = SERVICE_ACCOUNT, mounts: Path = _MOUNTS) -> Inside | None:
     """The pod that this process runs in; None outside."""
     try:
         namespace = (folder / "namespace").read_text(encoding="utf-8").strip()
@@ -54,8 +60,21 @@ def look_around(folder: Path = SERVICE_ACCOUNT) -> Inside | None:
     told = _claims(token).get("kubernetes.io", {}).get("pod", {})
     # a host's name may be set, shortened, or the node's; the token's is the pod's own
     return Inside(
-        namespace=namespace, pod=told.get("name") or socket.gethostname(), uid=told.get("uid")
+        namespace=namespace,
+        pod=told.get("name") or socket.gethostname(),
+        uid=told.get("uid"),
+        container=_container(mounts),
     )
+
+
+def _container(mounts: Path) -> str | None:
+    """The container that this is: its node mounts a file for last words, from a folder of that name."""
+    try:
+        told = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _FOLDER.search(told)
+    return found[1] if found else None
 
 
 def _claims(token: str) -> dict[str, dict[str, dict[str, str]]]:

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ _SILENCE = 90.0
 #: seconds that the thread may take to end
 _LAST = 5.0
 _PAGE = 500
+#: seconds that a stream lasts which is not refused
+_SHORT = 5.0
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
@@ -58,6 +61,8 @@ class Watch:
         #: the pods there are, as they were told last
         self._pods: dict[str, Mapping[str, Any]] = {}
         self._version: str | None = None
+        #: True once a stream has told something
+        self._heard = False
         self._closed = threading.Event()
         self._ready = threading.Event()
         self._failure: FiberError | None = None
@@ -102,17 +107,16 @@ class Watch:
         waits = backoff(tries=None)
         complained = False
         while not self._closed.is_set():
+            began = time.monotonic()
             try:
                 if self._version is None:
                     self._list()
                     self._ready.set()
                 self._follow()
-                waits, complained = backoff(tries=None), False
+                complained = False
                 # it ended as all do
-                continue
             except Expired:
                 self._version = None
-                continue
             except FiberError as error:
                 if not self._ready.is_set():
                     self._failure = error
@@ -127,7 +131,10 @@ class Watch:
                 # one object that makes no sense must not hide those after it
                 log.exception("fiber: what the cluster said of a pod could not be read")
                 self._version = None
-            # a cluster that is gone tells nobody when it is back
+            if self._heard or time.monotonic() - began > _SHORT:
+                waits, self._heard = backoff(tries=None), False
+            # a cluster that is gone tells nobody when it is back, and one that ends each stream at
+            # once is not to be asked without a pause
             self._closed.wait(next(waits))
         self._ready.set()
 
@@ -202,6 +209,7 @@ class Watch:
             msg = f"the cluster ended the stream of pods: {thing.get('message')}"
             raise BackendUnavailableError(msg)
         self._version = thing["metadata"]["resourceVersion"]
+        self._heard = True
         if kind == "BOOKMARK":
             return
         name = thing["metadata"]["name"]

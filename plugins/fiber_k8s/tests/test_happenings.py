@@ -1,0 +1,132 @@
+"""What events tell of pods that wait: an autoscaler at work, a volume that is not there."""
+
+import secrets
+import threading
+
+import pytest
+
+from fiber.exceptions import SubmitError
+from fiber.model import JobState, Reason, ReasonKind, ResourceRequest
+from fiber_k8s.happenings import latest_words
+from fiber_k8s.run import micro_time
+
+MANY = ResourceRequest(devices={"gpu": 99})
+
+
+def event(pod, reason, message="", at="2026-11-21T12:00:00Z", **more):
+    return {
+        "involvedObject": {"kind": "Pod", "name": pod},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": at,
+        **more,
+    }
+
+
+class TestAutoscaler:
+    @pytest.fixture
+    def looked(self, monkeypatch):
+        """Released after each look at the events of a pod."""
+        import fiber_k8s.ends
+
+        asked, original = threading.Semaphore(0), fiber_k8s.ends.is_scaling
+
+        def is_scaling(client, pod):
+            try:
+                return original(client, pod)
+            finally:
+                asked.release()
+
+        monkeypatch.setattr("fiber_k8s.ends.is_scaling", is_scaling)
+        monkeypatch.setattr("fiber_k8s.ends._SCALING", 0.05)
+        return asked
+
+    @staticmethod
+    def say(site, job, reason, at):
+        told = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{job.id}.1", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": job.id},
+            "reason": reason,
+            "message": "Pod should schedule on: nodeclaim/default-x2x4z",
+            "eventTime": micro_time(at),
+            "reportingComponent": "karpenter",
+            "reportingInstance": "karpenter-1",
+            "action": "Scheduling",
+            "type": "Normal",
+        }
+        site.cluster.create("events", told)
+
+    @pytest.mark.parametrize("reason", ["TriggeredScaleUp", "Nominated"])
+    def test_a_pod_is_waited_for_while_a_node_is_made_for_it(self, site, looked, reason):
+        import time
+
+        backend = site.open(unschedulable_timeout=1.0)
+        job = site.start(backend, resources=MANY)
+        backend.told.until(job, lambda one: one.message)
+        self.say(site, job, reason, time.time())
+        for _ in range(3):
+            assert looked.acquire(timeout=30)
+        assert not any(one.state.is_terminal for one in backend.told.of(job))
+
+    def test_but_not_for_ever(self, site, looked):
+        backend = site.open(unschedulable_timeout=1.0)
+        job = site.start(backend, resources=MANY)
+        backend.told.until(job, lambda one: one.message)
+        self.say(site, job, "Nominated", 1.0e9)
+        assert backend.told.end(job).reason == Reason(ReasonKind.UNSCHEDULABLE)
+
+
+class TestSlow:
+    def test_why_a_container_is_not_made_is_told(self, site, monkeypatch, tmp_path):
+        monkeypatch.setattr("fiber_k8s.happenings._FIRST", 0.3)
+        path = tmp_path / "pod.yaml"
+        path.write_text(
+            "spec: {volumes: [{name: words, secret: {secretName: none}}], containers: "
+            "[{name: fiber, volumeMounts: [{name: words, mountPath: /words}]}]}"
+        )
+        backend = site.open(pod_template=str(path))
+        job = site.start(backend)
+        told = backend.told.until(job, lambda one: "FailedMount" in one.message)
+        assert told.state is JobState.PENDING
+        assert 'secret "none" not found' in told.message
+        site.cluster.create(
+            "secrets", {"metadata": {"name": "none"}, "data": {"word": "Zm9v"}, "type": "Opaque"}
+        )
+        backend.told.running(job)
+
+    def test_the_last_word_of_each_pod_counts(self):
+        events = [
+            event("a", "FailedMount", "second", "2026-11-21T12:00:09Z"),
+            event("a", "FailedMount", "first"),
+            event(
+                "b", "FailedCreatePodSandBox", "none left", None, eventTime="2026-11-21T12:00:01Z"
+            ),
+        ]
+        assert latest_words(events) == {
+            "a": "FailedMount: second",
+            "b": "FailedCreatePodSandBox: none left",
+        }
+
+
+class TestPolicies:
+    @pytest.fixture
+    def restricted(self, hollow):
+        name = f"strict-{secrets.token_hex(4)}"
+        hollow.add_namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
+        return name
+
+    def test_a_namespace_that_wants_little_of_pods_says_what_to_set(self, site, restricted):
+        backend = site.open(namespace=restricted)
+        with pytest.raises(SubmitError, match="violates PodSecurity.*FIBER_K8S_SECURITY"):
+            site.start(backend)
+
+    def test_and_takes_pods_with_that(self, site, restricted):
+        backend = site.open(namespace=restricted, security="restricted")
+        backend.told.running(site.start(backend))
+
+    def test_an_account_that_is_not_there_is_told_with_what_makes_it(self, site):
+        backend = site.open(service_account="fiber")
+        with pytest.raises(SubmitError, match="fiber k8s rbac --namespace default | kubectl"):
+            site.start(backend)
