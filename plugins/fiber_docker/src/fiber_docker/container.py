@@ -25,6 +25,8 @@ __all__ = ["Plan", "Surroundings", "plan"]
 PREFIX = "fiber."
 _NAME = 40
 _MB = 1 << 20
+#: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
+_STOP = 10
 #: reads what follows on the standard input and runs it, which leaves the rest of it for that
 _LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 
@@ -75,6 +77,8 @@ def plan(
     """
     argv, stdin, env = _program(spec, config, wrapped=wrapped)
     env[MARK] = ALONE if around.engine_socket is None else SHARED
+    if spec.entry is not None:
+        env["FIBER_GRACE"] = str(_STOP)
     # Fiber's own supervisor, a program under our first process, or a program that is the first
     kind = "process" if spec.entry is not None else "program" if wrapped else "bare"
     body: dict[str, Any] = {
@@ -94,6 +98,7 @@ def plan(
         "AttachStdout": not spec.detached,
         "AttachStderr": not spec.detached,
         "Tty": False,
+        "StopTimeout": _STOP,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host(spec, config, around),
     }
