@@ -9,6 +9,7 @@ from multiprocessing import util
 import pytest
 
 import fiber
+from fiber.exceptions import StartError
 
 _kept = []
 
@@ -56,3 +57,26 @@ def test_what_was_left_for_the_end_is_done(target, said, capfd):
     process.join(30)
     assert process.exitcode == 0
     assert capfd.readouterr().out.split("\n") == [said, ""]
+
+
+class NeverStarted:
+    """What a process has in place of a child that never came up."""
+
+    def wait(self, timeout=None):
+        return 1
+
+    def raise_if_never_started(self):
+        raise StartError("Process-1 did not start (IMAGE: no such image)")
+
+
+def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog):
+    """The standard library joins what is left at the end, before the run is closed."""
+    process = fiber.Process(target=say)
+    process._popen = NeverStarted()
+    with pytest.raises(StartError):
+        process.join()
+
+    monkeypatch.setattr(util, "_exiting", True)
+    process.join()
+
+    assert "no such image" in caplog.text

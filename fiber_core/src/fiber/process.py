@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from multiprocessing import process as _process
+from multiprocessing import util
 from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs do not tell
     AuthenticationString,
     BaseProcess,
@@ -15,8 +17,11 @@ from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs 
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints, runtime, start_methods
+from fiber.exceptions import StartError
 from fiber.launch.child import Child
 from fiber.model import ResourceRequest
+
+log = logging.getLogger("fiber")
 
 # its children are kept there, where the stdlib's own functions and exit handler look
 _stdlib: Any = _process
@@ -117,8 +122,15 @@ class Process(_process.BaseProcess):
             StartError: it never came up.
         """
         super().join(timeout)
-        if self._popen is not None:
+        if self._popen is None:
+            return
+        try:
             self._popen.raise_if_never_started()
+        except StartError as error:
+            # the interpreter joins us at its end, and an error would keep it from ending the rest
+            if not util.is_exiting():
+                raise
+            log.warning("fiber: %s", error)
 
     @property
     def exitcode(self) -> int | None:
