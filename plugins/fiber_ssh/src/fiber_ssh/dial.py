@@ -20,6 +20,10 @@ __all__ = ["Connection", "dial", "options_of"]
 
 log = logging.getLogger("fiber")
 
+#: paramiko's logger for our connections, without what an exception tells whoever opened a channel
+_LOG = "paramiko.transport.fiber"
+logging.getLogger(_LOG).addFilter(lambda record: "open FAILED" not in record.getMessage())
+
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _MOST_JUMPS = 8
 
@@ -129,6 +133,7 @@ def _enter(
         raise
     try:
         transport.daemon = True
+        transport.set_log_channel(_LOG)
         transport.banner_timeout = transport.auth_timeout = config.connect_timeout
         _prefer(transport, known)
         transport.start_client(timeout=config.connect_timeout)
