@@ -23,6 +23,8 @@ class Admission:
     """The plugins that a cluster has by default."""
 
     store: Store
+    #: webhooks of what was installed
+    mutators: list[Callable[[Resource, Object], None]] = attrs.field(factory=list)
 
     def mutate(self, resource: Resource, thing: Object) -> None:
         """Complete a new object, before it is validated."""
@@ -42,6 +44,8 @@ class Admission:
             )
             raise Refused.forbidden(PODS, _name(thing), why)
         defaults.tolerations(spec)
+        for mutator in self.mutators:
+            mutator(resource, thing)
 
     def validate(self, resource: Resource, thing: Object) -> Callable[[], None]:
         """Refuse what a policy or a quota forbids; what is returned is called when it is kept."""

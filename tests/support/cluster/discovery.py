@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from .kinds import RESOURCES, Resource
@@ -26,8 +27,13 @@ _VERSION = {
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
-def discovered(path: str) -> Any:
-    """The answer to a path that is about no object; a text, a body, or None."""
+def discovered(path: str, absent: Collection[str] = ()) -> Any:
+    """The answer to a path that is about no object; a text, a body, or None.
+
+    Args:
+        path: of the request.
+        absent: groups that are not installed.
+    """
     if path in {"/healthz", "/livez", "/readyz"}:
         return "ok"
     if path == "/version":
@@ -35,15 +41,15 @@ def discovered(path: str) -> Any:
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "/apis":
-        groups = [_group(name) for name in _groups() if name]
+        groups = [_group(name) for name in _groups(absent) if name]
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     words = path.strip("/").split("/")
-    if words[:1] == ["apis"] and len(words) == 2 and words[1] in _groups():
+    if words[:1] == ["apis"] and len(words) == 2 and words[1] in _groups(absent):
         return {"kind": "APIGroup", "apiVersion": "v1", **_group(words[1])}
     if words == ["api", "v1"] or (words[:1] == ["apis"] and len(words) == 3):
         group, version = ("", "v1") if words[0] == "api" else (words[1], words[2])
         found = [item for item in RESOURCES if (item.group, item.version) == (group, version)]
-        if found:
+        if found and group not in absent:
             return {
                 "kind": "APIResourceList",
                 "apiVersion": "v1",
@@ -53,8 +59,8 @@ def discovered(path: str) -> Any:
     return None
 
 
-def _groups() -> list[str]:
-    return list(dict.fromkeys(item.group for item in RESOURCES))
+def _groups(absent: Collection[str]) -> list[str]:
+    return list(dict.fromkeys(item.group for item in RESOURCES if item.group not in absent))
 
 
 def _group(name: str) -> dict[str, Any]:

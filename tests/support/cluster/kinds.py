@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-__all__ = ["RESOURCES", "Resource", "by_kind", "of"]
+__all__ = ["CUSTOM", "RESOURCES", "Resource", "by_kind", "of"]
 
 
 @attrs.frozen
@@ -79,6 +79,9 @@ RESOURCES = (
     Resource("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False),
     Resource("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", False),
 )  # fmt: skip
+
+#: groups that no cluster has unless somebody installs them, see ``gangs``
+CUSTOM = frozenset({"scheduling.x-k8s.io", "scheduling.volcano.sh", "kueue.x-k8s.io"})
 
 _BY_PATH = {(item.group, item.version, item.plural): item for item in RESOURCES}
 _BY_PLURAL = {item.plural: item for item in reversed(RESOURCES)}

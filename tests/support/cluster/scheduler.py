@@ -13,7 +13,7 @@ from .kinds import NODES, PODS
 from .placing import refusals
 from .store import Object, Store, Subscription, clone, now
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "bind", "tell_waiting"]
 
 _NAME = "default-scheduler"
 _ENDED = ("Succeeded", "Failed")
@@ -35,7 +35,8 @@ class Scheduler:
             kind = change.type
             if change.resource is PODS:
                 ended = change.object["status"].get("phase") in _ENDED
-                waits = not change.object["spec"].get("nodeName") and kind == "ADDED"
+                is_news = kind == "ADDED" or _was_gated(change.before, change.object)
+                waits = is_news and not change.object["spec"].get("nodeName")
                 if not (waits or kind == "DELETED" or ended):
                     continue
                 if waits:
@@ -70,7 +71,7 @@ class Scheduler:
             return
         if pod["spec"].get("schedulingGates"):
             why = "Scheduling is blocked due to non-empty scheduling gates"
-            self._waits(pod, "SchedulingGated", why, None)
+            tell_waiting(self.store, pod, "SchedulingGated", why, None)
             return
         if pod["spec"].get("schedulerName", _NAME) != _NAME:
             return
@@ -111,32 +112,11 @@ class Scheduler:
                 message += f" no new claims to deallocate, preemption: {why}"
         self.happenings.tell(pod, "FailedScheduling", message, by=_NAME, warning=True)
         node = found[0] if found is not None else None
-        pod = self._waits(pod, "Unschedulable", message, node)
+        pod = tell_waiting(self.store, pod, "Unschedulable", message, node)
         for victim in found[1] if found is not None else ():
             if "deletionTimestamp" not in victim["metadata"]:
                 assert found is not None
                 preempt(self.store, self.deletion, self.happenings, victim, found[0], pod)
-
-    def _waits(self, pod: Object, reason: str, message: str, nominated: str | None) -> Object:
-        """Write into a pod why it has no node."""
-        new = clone(self.store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "lastProbeTime": None,
-            "lastTransitionTime": now(),
-            "reason": reason,
-            "message": message,
-        }
-        old = new["status"].get("conditions") or []
-        for item in old:
-            if item["type"] == "PodScheduled":
-                condition["lastTransitionTime"] = item["lastTransitionTime"]
-        others = [item for item in old if item["type"] != "PodScheduled"]
-        new["status"]["conditions"] = [*others, condition]
-        if nominated is not None:
-            new["status"]["nominatedNodeName"] = nominated
-        return self.store.update(PODS, new)
 
     def _preemption(
         self, pod: Object, nodes: list[Object], hopeless: int
@@ -192,6 +172,30 @@ def _age(pod: Object) -> int:
     return int(pod["metadata"]["resourceVersion"])
 
 
+def tell_waiting(
+    store: Store, pod: Object, reason: str, message: str, nominated: str | None
+) -> Object:
+    """Write into a pod why it has no node."""
+    new = clone(store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "lastProbeTime": None,
+        "lastTransitionTime": now(),
+        "reason": reason,
+        "message": message,
+    }
+    old = new["status"].get("conditions") or []
+    for item in old:
+        if item["type"] == "PodScheduled":
+            condition["lastTransitionTime"] = item["lastTransitionTime"]
+    others = [item for item in old if item["type"] != "PodScheduled"]
+    new["status"]["conditions"] = [*others, condition]
+    if nominated is not None:
+        new["status"]["nominatedNodeName"] = nominated
+    return store.update(PODS, new)
+
+
 def bind(store: Store, pod: Object, node: str) -> None:
     """Give a pod its node."""
     new = clone(store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
@@ -236,3 +240,9 @@ def _differs(new: Object, old: Object) -> bool:
         or new["status"].get("allocatable") != old["status"].get("allocatable")
         or new["metadata"].get("labels") != old["metadata"].get("labels")
     )
+
+
+def _was_gated(before: Object | None, after: Object) -> bool:
+    """True where nothing holds a pod back any more."""
+    gates = before is not None and before["spec"].get("schedulingGates")
+    return bool(gates) and not after["spec"].get("schedulingGates")

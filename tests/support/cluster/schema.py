@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from .kinds import Resource
+from .kinds import CUSTOM, Resource
 from .quantities import parse
 from .store import Object
 
@@ -33,6 +33,17 @@ _QUANTITIES = frozenset(
     }
 )
 _NUMBERS = {"int": "int64", "float": "float64"}
+#: what groups of pods have, by the group of their kind
+_GROUPS = {
+    "scheduling.x-k8s.io": ("minMember", "minResources", "scheduleTimeoutSeconds"),
+    "scheduling.volcano.sh": (
+        "minMember",
+        "minTaskMember",
+        "minResources",
+        "priorityClassName",
+        "queue",
+    ),
+}
 _FREE = ("object", "datetime", "date", "IntOrString")
 #: fields of the API that the models name otherwise or lack
 _MORE = {"V1ObjectMeta": ("clusterName",), "V1DeleteOptions": ()}
@@ -51,6 +62,12 @@ class Complaints:
 def complaints(resource: Resource, thing: Object) -> Complaints:
     """Hold an object against the schema of its kind; unknown fields are removed."""
     found = Complaints()
+    if resource.kind == "PodGroup":
+        spec = thing.get("spec") or {}
+        for key in [key for key in spec if key not in _GROUPS[resource.group]]:
+            found.unknown.append(f'unknown field "spec.{key}"')
+            del spec[key]
+        return found
     model = _model_of(resource)
     if model is not None:
         _object(model, thing, "", f"{resource.kind}", found)
@@ -60,6 +77,9 @@ def complaints(resource: Resource, thing: Object) -> Complaints:
 def _model_of(resource: Resource) -> str | None:
     from kubernetes import client
 
+    if resource.group in CUSTOM:
+        # the client has kinds of that name in other groups
+        return None
     version = resource.version[0].upper() + resource.version[1:]
     name = f"{version}{resource.kind}"
     # two groups have events; the core's are the ones with a prefix

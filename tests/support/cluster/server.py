@@ -16,7 +16,7 @@ from .cautions import cautions
 from .connections import Connections
 from .discovery import discovered
 from .faults import Faults
-from .kinds import PODS
+from .kinds import CUSTOM, PODS
 from .refusals import Refused
 from .requests import Asked, Call, asked
 from .rest import Api
@@ -52,6 +52,8 @@ class Server:
     connections: Connections = attrs.field(factory=Connections)
     #: what went wrong inside, for whoever closes the cluster
     failures: list[str] = attrs.field(factory=list)
+    #: groups of kinds that are not installed
+    absent: set[str] = attrs.field(factory=lambda: set(CUSTOM))
     port: int = 0
     _runner: web.AppRunner | None = None
     addresses: Sequence[str] = ()
@@ -112,6 +114,8 @@ class Server:
         self, request: web.Request, query: Mapping[str, str], call: Call
     ) -> web.StreamResponse:
         wanted = asked(request.method, request.path, query)
+        if wanted is not None and wanted.resource.group in self.absent:
+            wanted = None
         if wanted is not None:
             call.verb, call.resource = wanted.verb, wanted.resource.plural
             call.namespace, call.name = wanted.namespace, wanted.name
@@ -192,10 +196,12 @@ class Server:
                 f'forbidden: User "system:anonymous" cannot {request.method.lower()} path "{path}"'
             )
             raise Refused(403, "Forbidden", message, {})
-        found = discovered(path)
+        found = discovered(path, self.absent)
         if found is not None:
             return web.Response(text=found) if isinstance(found, str) else answer(found)
-        if path.startswith(("/api/v1/", "/apis/")) and discovered("/".join(path.split("/")[:4])):
+        if path.startswith(("/api/v1/", "/apis/")) and discovered(
+            "/".join(path.split("/")[:4]), self.absent
+        ):
             raise Refused.no_such_path()
         if path.startswith("/api/v1/"):
             raise Refused.no_such_path()

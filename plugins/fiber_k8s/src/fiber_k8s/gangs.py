@@ -23,22 +23,30 @@ class Gang:
     #: queue of the scheduler
     queue: str | None = None
 
-    def mark(self, pod: dict[str, Any]) -> None:
-        """Write into a pod what its scheduler looks for."""
+    def mark(self, pod: dict[str, Any], scheduler: str | None = None) -> None:
+        """Write into a pod what its scheduler looks for.
+
+        Args:
+            pod: the body.
+            scheduler: its name, where it is not the usual one.
+        """
         labels = pod["metadata"].setdefault("labels", {})
         annotations = pod["metadata"].setdefault("annotations", {})
         if self.kind == "kueue":
             labels["kueue.x-k8s.io/pod-group-name"] = self.name
             annotations["kueue.x-k8s.io/pod-group-total-count"] = str(self.size)
+            # a member that is lost is never replaced by one of the same group; without this word
+            # its finalizer would keep it for the replacement, and the queue's quota with it
+            annotations["kueue.x-k8s.io/retriable-in-group"] = "false"
             if self.queue is not None:
                 labels["kueue.x-k8s.io/queue-name"] = self.queue
         elif self.kind == "volcano":
-            pod["spec"]["schedulerName"] = "volcano"
+            pod["spec"]["schedulerName"] = scheduler or "volcano"
             annotations["scheduling.k8s.io/group-name"] = self.name
             if self.queue is not None:
                 annotations["scheduling.volcano.sh/queue-name"] = self.queue
         else:
-            pod["spec"]["schedulerName"] = "scheduler-plugins-scheduler"
+            pod["spec"]["schedulerName"] = scheduler or "scheduler-plugins-scheduler"
             labels["scheduling.x-k8s.io/pod-group"] = self.name
 
     def group(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -65,6 +73,11 @@ class Gang:
             "metadata": metadata,
             "spec": spec,
         }
+
+    @property
+    def has_object(self) -> bool:
+        """True where the scheduler is told by an object."""
+        return self.kind != "kueue"
 
     @property
     def api(self) -> str:

@@ -13,7 +13,7 @@ from fiber import model
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, ReasonKind
-from fiber_k8s.client import Client
+from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
 from fiber_k8s.jobs import Starter
@@ -63,6 +63,15 @@ class Gangs:
         gang = Gang(kind=config.gang, name=name, size=wanted.size, queue=config.queue)
         _make_group(self._client, self._starter, run, gang, wanted.timeout)
         return gang
+
+    def drop(self, wanted: model.Gang, run_id: str) -> None:
+        """None of a gang's jobs is left: the scheduler need not know of it any more."""
+        with self._lock:
+            gang = self._known.pop((run_id, wanted.name), None)
+        if gang is not None and gang.has_object:
+            # what stays goes with the run
+            with contextlib.suppress(BackendError):
+                self._client.delete("podgroups", gang.name, group=gang.api)
 
 
 def start_group(
@@ -124,6 +133,7 @@ def start_group(
         for job in [job for job in jobs if job is not None]:
             with contextlib.suppress(UnknownJobError):
                 kill(job)
+        gangs.drop(wanted, first.run_id)
         raise
 
 
@@ -136,4 +146,15 @@ def _make_group(
     if body is None:
         return
     what = f"create the group {gang.name} for {gang.kind}"
-    client.create("podgroups", body, what, group=gang.api)
+    try:
+        client.create("podgroups", body, what, group=gang.api)
+    except SubmitError as error:
+        cause = error.__cause__
+        # no Status: there is no such path
+        if isinstance(cause, ApiError) and cause.status == 404 and not cause.reason:
+            msg = (
+                f"the cluster has no PodGroup of {gang.api}: {gang.kind} is not installed there; have "
+                "it installed, or unset FIBER_K8S_GANG, and members are created together"
+            )
+            raise SubmitError(msg) from error
+        raise

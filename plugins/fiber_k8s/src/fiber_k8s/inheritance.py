@@ -38,7 +38,7 @@ _TOKEN = "kube-api-access-"  # noqa: S105 - a name
 #: names the container that others mean where they name none
 _DEFAULT = "kubectl.kubernetes.io/default-container"
 #: variables that belong to one process, or to the pod that it is in
-_OWN = frozenset({"FIBER_BOOTSTRAP", "FIBER_REACH"})
+_OWN = frozenset({"FIBER_BOOTSTRAP", "FIBER_GRACE", "FIBER_REACH"})
 
 
 @attrs.frozen(kw_only=True)

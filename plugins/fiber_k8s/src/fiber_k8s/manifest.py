@@ -92,7 +92,7 @@ def manifest(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any]
         "spec": _spec(spec, config, around, inherited, metadata["name"]),
     }
     if around.gang is not None:
-        around.gang.mark(pod)
+        around.gang.mark(pod, ((around.template or {}).get("spec") or {}).get("schedulerName"))
     return pod if around.template is None else merge_beneath(pod, around.template)
 
 
@@ -168,7 +168,7 @@ def _container(
         **inherited.container,
         "name": CONTAINER,
         "command": [_literal(word) for word in _command(spec, config)],
-        "env": _environment(spec, around, inherited),
+        "env": _environment(spec, config, around, inherited),
     }
     if image is not None:
         container["image"] = image
@@ -196,8 +196,12 @@ def _command(spec: JobSpec, config: K8sConfig) -> list[str]:
     return ["/bin/sh", "-c", _WRAPPER, config.python, first_source(), *spec.argv]
 
 
-def _environment(spec: JobSpec, around: Around, inherited: Inherited) -> list[dict[str, Any]]:
+def _environment(
+    spec: JobSpec, config: K8sConfig, around: Around, inherited: Inherited
+) -> list[dict[str, Any]]:
     own = {**spec.env, **around.env, MARK: "job"}
+    if spec.entry is not None:
+        own["FIBER_GRACE"] = str(config.grace)
     if around.own_secret:
         own["FIBER_BOOTSTRAP"] = f"file:{PRIVATE}"
     elif around.sealed is not None:

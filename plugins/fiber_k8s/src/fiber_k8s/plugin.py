@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     exec=True,
     copy=True,
     streams=True,
+    drain=True,
 )
 
 

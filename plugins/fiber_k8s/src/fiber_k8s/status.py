@@ -108,7 +108,13 @@ def status_of(pod: Mapping[str, Any]) -> JobStatus:
     if "running" in state:
         message = disruption[1] if disruption else ""
         reason = Reason(disruption[0]) if disruption else None
-        return JobStatus(state=JobState.RUNNING, reason=reason, message=message, host=host)
+        return JobStatus(
+            state=JobState.RUNNING,
+            reason=reason,
+            message=message,
+            host=host,
+            draining=is_leaving(pod),
+        )
     if phase == "Unknown":
         return JobStatus(state=JobState.UNKNOWN, message=str(told.get("message") or ""), host=host)
     return _pending(told, _waiting(told), host)
@@ -137,7 +143,7 @@ def is_slow(pod: Mapping[str, Any]) -> bool:
 
 def is_leaving(pod: Mapping[str, Any]) -> bool:
     """True for a pod that was told to end."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def gone(pod: Mapping[str, Any]) -> JobStatus:

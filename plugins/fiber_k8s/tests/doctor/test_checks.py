@@ -105,6 +105,18 @@ class TestFromOutside:
         assert found["gpu devices"].detail == "2 nvidia.com/gpu allocatable"
         assert found["nodes"].detail == "1: 4 CPUs, 8192 MB of memory allocatable"
 
+    @pytest.mark.parametrize(
+        "gang, kinds",
+        [("volcano", "scheduling.volcano.sh"), ("scheduler-plugins", "scheduling.x-k8s.io")],
+    )
+    def test_what_schedules_groups_is_looked_for(self, doctor, cluster, gang, kinds):
+        found = doctor(gang=gang)
+        assert failed(found) == {"groups"}
+        assert f"no {kinds}" in found["groups"].detail
+        assert "create, delete" in found["you may: podgroups"].detail
+        cluster.install(gang)
+        assert failed(doctor(gang=gang)) == set()
+
     def test_each_right_that_is_missing_is_told_with_what_grants_it(self, doctor, cluster):
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}

@@ -14,7 +14,7 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.doctor import inside
 from fiber_k8s.doctor.rights import ask, judge
 from fiber_k8s.quantities import read_quantity
-from fiber_k8s.rbac import rights
+from fiber_k8s.rbac import RULES, gang_rules, rights
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
@@ -23,6 +23,12 @@ __all__ = ["run_checks"]
 
 #: seconds by which clocks may differ: certificates of a run are valid from five minutes before
 _SKEW = 240.0
+#: what the schedulers of groups bring along, by the setting ``gang``
+_GANG_KINDS = {
+    "kueue": "kueue.x-k8s.io",
+    "volcano": "scheduling.volcano.sh",
+    "scheduler-plugins": "scheduling.x-k8s.io",
+}
 
 
 def run_checks(
@@ -55,7 +61,7 @@ def run_checks(
     yield Check(name="cluster", ok=True, detail=detail)
     yield _clock(client)
     try:
-        allowed = ask(client, rights())
+        allowed = ask(client, rights((*RULES, *gang_rules(config.gang))))
     except BackendError as error:
         fix = "see whether `kubectl auth can-i create pods` answers"
         yield Check(name="rights", ok=False, detail=str(error), fix=fix)
@@ -63,7 +69,8 @@ def run_checks(
     in_pod = connection.inside is not None
     account = _own_account(client) if in_pod else None
     who = "this pod may" if in_pod else "you may"
-    yield from judge(allowed, who, client.namespace, account)
+    yield from judge(allowed, who, client.namespace, account, gang=config.gang)
+    yield from _gangs(client, config.gang)
     yield from _claims(client)
     yield from _devices(client, providers)
     needed = [right for right, yes in allowed.items() if right.rule.needed and not yes]
@@ -96,6 +103,24 @@ def _own_account(client: Client) -> str:
     except ApiError:
         return "default"
     return str(pod["spec"].get("serviceAccountName") or "default")
+
+
+def _gangs(client: Client, gang: str) -> Iterator[Check]:
+    """Whether what is to schedule groups is there; nothing is said where nothing is asked of it."""
+    kinds = _GANG_KINDS.get(gang)
+    if kinds is None:
+        return
+    try:
+        client.call("GET", f"/apis/{kinds}", f"tell whether {gang} is installed")
+    except ApiError as error:
+        if error.status != 404:
+            yield Check(name="groups", ok=True, detail=f"not known: {error}")
+            return
+        detail = f"the cluster has no {kinds}: {gang} is not installed there"
+        fix = f"have {gang} installed, or unset FIBER_K8S_GANG: members are then created together"
+        yield Check(name="groups", ok=False, detail=detail, fix=fix)
+        return
+    yield Check(name="groups", ok=True, detail=f"scheduled by {gang}, {kinds} is there")
 
 
 def _claims(client: Client) -> Iterator[Check]:

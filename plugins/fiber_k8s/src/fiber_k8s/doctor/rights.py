@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fiber.model import Check
 from fiber_k8s.client import Client
-from fiber_k8s.rbac import EVERYBODYS, RULES, Right, Rule, rights
+from fiber_k8s.rbac import EVERYBODYS, Right, Rule, rights
 
 __all__ = ["ask", "judge", "question"]
 
@@ -42,7 +42,12 @@ def question(right: Right) -> tuple[str, str, str, str]:
 
 
 def judge(
-    allowed: Mapping[Right, bool], who: str, namespace: str, account: str | None = None
+    allowed: Mapping[Right, bool],
+    who: str,
+    namespace: str,
+    account: str | None = None,
+    *,
+    gang: str = "none",
 ) -> Iterator[Check]:
     """A line for each kind of objects.
 
@@ -52,8 +57,11 @@ def judge(
         namespace: where.
         account: name of the service account that the rights are to be granted to; None for a
             person.
+        gang: what schedules groups, as the setting of that name.
     """
     grant = f"fiber k8s rbac --namespace {namespace}"
+    if gang != "none":
+        grant += f" --gang {gang}"
     if account is None:
         fix = f"{grant} --user YOU | kubectl apply -f -"
     elif account == EVERYBODYS:
@@ -61,7 +69,7 @@ def judge(
         fix = f"{grant} | kubectl apply -f -, and fiber run --service-account fiber"
     else:
         fix = f"{grant} --service-account {account} | kubectl apply -f -"
-    for rule in RULES:
+    for rule in dict.fromkeys(right.rule for right in allowed):
         missing = [right.verb for right in rights([rule]) if not allowed.get(right)]
         yield Check(
             name=f"{who}: {rule.resource}",

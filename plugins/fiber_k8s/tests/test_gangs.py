@@ -1,0 +1,111 @@
+"""Groups that start together or not at all, by the schedulers that know groups."""
+
+import pytest
+
+from cluster import Cluster
+from cluster.kinds import of
+from fiber.exceptions import SubmitError
+from fiber.model import ResourceRequest
+from k8s_site import Scripts, Site
+
+GROUPS = {
+    "volcano": of("podgroups", "scheduling.volcano.sh", "v1beta1"),
+    "scheduler-plugins": of("podgroups", "scheduling.x-k8s.io", "v1alpha1"),
+}
+SCHEDULERS = ("volcano", "scheduler-plugins", "kueue")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    return Scripts()
+
+
+@pytest.fixture(scope="module")
+def cluster(scripts):
+    with Cluster.start(script=scripts, nodes=["one", "two"], capacity={"cpu": "2"}) as cluster:
+        for name in SCHEDULERS:
+            cluster.install(name)
+        yield cluster
+
+
+@pytest.fixture
+def site(cluster, scripts):
+    site = Site(cluster, scripts)
+    yield site
+    site.close()
+
+
+def groups(cluster, gang):
+    return cluster.call(lambda: list(cluster.parts.store.list(GROUPS[gang])))
+
+
+@pytest.mark.parametrize("gang", SCHEDULERS)
+def test_all_members_start_together_and_nothing_of_the_group_is_left(site, cluster, gang):
+    backend = site.open(gang=gang, queue="team")
+    jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
+    for job in jobs:
+        assert backend.told.running(job)
+    if gang in GROUPS:
+        (group,) = groups(cluster, gang)
+        assert group["spec"]["minMember"] == 3
+        (owner,) = group["metadata"]["ownerReferences"]
+        assert owner["kind"] == "Lease"
+    backend.close()
+    site.wait_until_gone(backend.run)
+    if gang in GROUPS:
+        until_none(cluster, gang)
+
+
+@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
+    backend = site.open(gang=gang)
+    wanted = ResourceRequest(cpu=1)
+    specs = [site.spec(backend, resources=wanted) for _ in range(5)]
+    with pytest.raises(SubmitError, match="not all of the 5 pods of PodGroup"):
+        backend.submit_group(specs, 2.0)
+    site.wait_until_gone(backend.run, ("pods",))
+    until_none(cluster, gang)
+    pods = [
+        pod
+        for kind, pod in cluster.history("pods")
+        if pod["metadata"]["labels"].get("fiber/run") == backend.run
+    ]
+    assert pods
+    assert not any(pod["spec"].get("nodeName") for pod in pods)
+
+
+@pytest.mark.parametrize("gang", SCHEDULERS)
+def test_a_run_has_several_groups_one_after_another_and_at_once(site, cluster, gang):
+    backend = site.open(gang=gang, queue="team")
+    first = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
+    second = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
+    for job in (*first, *second):
+        assert backend.told.running(job)
+    for job in first:
+        backend.kill(job)
+        backend.told.end(job)
+    assert backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
+
+
+@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
+    with Cluster.start(script=scripts) as bare:
+        site = Site(bare, scripts)
+        try:
+            backend = site.open(gang=gang)
+            with pytest.raises(SubmitError, match=f"{gang} is not installed"):
+                backend.submit_group([site.spec(backend) for _ in range(2)], 5.0)
+        finally:
+            site.close()
+
+
+def until_none(cluster, gang):
+    async def gone():
+        changes = cluster.parts.store.subscribe(GROUPS[gang])
+        try:
+            while cluster.parts.store.list(GROUPS[gang]):
+                await changes.get()
+        finally:
+            changes.close()
+
+    cluster.wait(gone())
