@@ -24,6 +24,8 @@ import pytest
 #: makes an engine ready and yields the variables by which a program uses it
 Engine = Callable[[], AbstractContextManager[Mapping[str, str]]]
 
+#: how many times longer a test may take on an engine than on this machine
+_SLOWER = 4
 _stack = contextlib.ExitStack()
 _before: dict[str, str | None] = {}
 
@@ -203,9 +205,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
     if not _same_host(os.environ["FIBER_BACKEND"]):
         for item in items:
+            _give_time(item)
             mark = item.get_closest_marker("one_host")
             if mark is not None:
                 item.add_marker(pytest.mark.skip(reason=f"one host only: {mark.args[0]}"))
+
+
+def _give_time(item: pytest.Item) -> None:
+    """A process elsewhere takes seconds to start where other tests keep the machine busy."""
+    mark = item.get_closest_marker("timeout")
+    usual = mark.args[0] if mark is not None else float(item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(usual * _SLOWER), append=False)
 
 
 def _same_host(name: str) -> bool:

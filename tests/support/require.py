@@ -26,3 +26,10 @@ def need(name: str, why_not: str | None) -> None:
 def need_module(name: str) -> None:
     """Go on where a module can be imported; else as :func:`need`."""
     need(name, None if importlib.util.find_spec(name) else f"no module {name!r} is installed")
+
+
+def need_in_jobs(name: str) -> None:
+    """As :func:`need_module`, for what jobs import too: images of the tests' own hold little."""
+    need_module(name)
+    lacks = os.environ.get("FIBER_IMAGE") and not os.environ.get("FIBER_TEST_SITE")
+    need(name, "jobs run in an image without it; set FIBER_TEST_SITE=1" if lacks else None)

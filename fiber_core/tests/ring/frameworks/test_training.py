@@ -17,12 +17,12 @@ pytestmark = [
 
 @pytest.fixture
 def torch():
-    require.need_module("torch")
+    require.need_in_jobs("torch")
 
 
 @pytest.fixture
 def jax():
-    require.need_module("jax")
+    require.need_in_jobs("jax")
 
 
 def reduce_in_torch(rank, size):
