@@ -5,9 +5,11 @@ import threading
 import time
 
 import pytest
+import urllib3
 
 from cluster import Act
 from fiber.model import JobState, Reason, ReasonKind
+from fiber_k8s.connecting import Connection
 
 RUNNING = JobState.RUNNING
 
@@ -120,6 +122,37 @@ class TestBusy:
         with site.cluster.outage():
             job = site.start(backend)
         backend.told.running(job)
+
+    def test_what_was_created_before_the_answer_was_lost_is_not_created_twice(
+        self, site, monkeypatch
+    ):
+        ask, lost = Connection.request, set()
+
+        def lose(self, method, url, *rest):
+            response = ask(self, method, url, *rest)
+            if method != "POST" or url in lost:
+                return response
+            lost.add(url)
+            response.close()
+            raise urllib3.exceptions.ProtocolError("the connection was closed")
+
+        monkeypatch.setattr(Connection, "request", lose)
+        backend = site.open()
+        job = site.start(backend, private=b"x")
+        backend.told.running(job)
+        assert {url.rpartition("/")[2].partition("?")[0] for url in lost} == {"leases", "secrets", "pods"}  # fmt: skip
+        left = site.left(backend.run)
+        assert sorted(one.split()[0] for one in left) == ["leases", "pods", "secrets"]
+        owners = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
+        assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]
+
+    def test_whoever_waits_long_for_a_pod_is_told_why(self, site, backend, monkeypatch, caplog):
+        monkeypatch.setattr("fiber_k8s.client._PATIENCE", 0.1)
+        site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
+        backend.told.running(site.start(backend))
+        words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]
+        assert len(words) == 1
+        assert "the server is currently unable to handle the request" in words[0]
 
     def test_what_is_given_up_while_the_api_is_away_is_killed(self, site, backend, monkeypatch):
         monkeypatch.setattr("fiber_k8s.jobs._BURST_GAP", 60.0)

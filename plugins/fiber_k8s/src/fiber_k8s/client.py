@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import attrs
 
-from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber_k8s import pacing
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connecting import Connection, connect
@@ -22,11 +23,15 @@ from fiber_k8s.refusals import ApiError, refused
 
 __all__ = ["ApiError", "Client"]
 
+log = logging.getLogger("fiber")
+
 #: seconds for which the cluster may think about one call
 _TIMEOUT = 30.0
 _SAFE = frozenset({"GET", "DELETE"})
 #: seconds for which a pod is tried to be created: servers restart, and webhooks of others do
 _CREATING = 60.0
+#: seconds after which whoever waits for that is told why
+_PATIENCE = 5.0
 #: seconds for which credentials are what they were: no plugin is asked for them more often
 _FRESH = 10.0
 
@@ -130,7 +135,7 @@ class Client:
         query: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         timeout: float = _TIMEOUT,
-        again: Callable[[], bool] | None = None,
+        again: Callable[[BackendError], bool] | None = None,
     ) -> Any:
         """Make one call, again where that is safe and the cluster is only busy; the answer, decoded.
 
@@ -142,8 +147,8 @@ class Client:
             query: parameters.
             content_type: of the body.
             timeout: seconds for one try.
-            again: asked before each further try of a call that does no harm when it is made twice;
-                None for what is so by its method, and a few tries.
+            again: asked before each further try of a call that does no harm when it is made twice,
+                with what became of the last; None for what is so by its method, and a few tries.
 
         Raises:
             ApiError: it was refused.
@@ -160,13 +165,13 @@ class Client:
             except ApiError as error:
                 wait = next(waits, None)
                 passes = error.status == 429 or (is_safe and error.is_passing)
-                if not passes or wait is None or not (again is None or again()):
+                if not passes or wait is None or not (again is None or again(error)):
                     raise
                 time.sleep(max(wait, error.retry_after))
                 continue
-            except BackendUnavailableError:
+            except BackendUnavailableError as error:
                 wait = next(waits, None)
-                if not is_safe or wait is None or not (again is None or again()):
+                if not is_safe or wait is None or not (again is None or again(error)):
                     raise
                 # nothing tells when a network is back
                 time.sleep(wait)
@@ -261,7 +266,17 @@ class Client:
             SubmitError: it was refused, with the cluster's words.
             BackendUnavailableError: the cluster cannot be asked.
         """
-        until = time.monotonic() + _CREATING
+        began = time.monotonic()
+        is_told = False
+
+        def again(error: BackendError) -> bool:
+            nonlocal is_told
+            passed = time.monotonic() - began
+            if passed > _PATIENCE and not is_told:
+                log.warning("fiber: still trying to %s: %s", what, error)
+                is_told = True
+            return passed < _CREATING and is_wanted()
+
         try:
             made = self.call(
                 "POST",
@@ -269,7 +284,7 @@ class Client:
                 what,
                 body=body,
                 query={"fieldValidation": "Strict"},
-                again=lambda: time.monotonic() < until and is_wanted(),
+                again=again,
             )
         except ApiError as error:
             if error.reason == "AlreadyExists":
