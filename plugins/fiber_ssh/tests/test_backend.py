@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -271,6 +272,34 @@ def test_nobody_gets_in_without_a_key(opened, context, world, tmp_path):
 
     with pytest.raises(BackendUnavailableError, match="there is no such file.*ssh-copy-id"):
         backend.capacity()
+
+
+@pytest.fixture
+def agent(world, monkeypatch):
+    """An ssh-agent that holds the key which hosts accept."""
+    words = ["ssh-agent", "-D", "-a", str(world.directory / "agent")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        # it says where it listens once it does
+        process.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(world.directory / "agent"))
+        subprocess.run(["ssh-add", "-q", str(world.key)], check=True)
+        yield
+        process.terminate()
+
+
+def test_a_key_that_ssh_agent_holds_opens_hosts_unless_the_user_says_no(
+    opened, context, world, tmp_path, agent
+):
+    told = f"Host *\n  UserKnownHostsFile {world.known_hosts}\n"
+    (tmp_path / "with").write_text(told)
+    (tmp_path / "without").write_text(f"{told}  IdentityAgent none\n")
+    hosts = f"root@{world.hosts[0].address}:2"
+
+    backend = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "with"))
+    assert backend.capacity().cpus == 2
+    refused = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "without"))
+    with pytest.raises(BackendUnavailableError, match="ssh-copy-id"):
+        refused.capacity()
 
 
 def test_hosts_that_are_not_named_are_an_error_that_says_how():

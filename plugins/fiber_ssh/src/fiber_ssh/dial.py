@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,22 @@ def _prefer(transport: paramiko.Transport, known: KnownHosts) -> None:
 
 def _log_in(transport: paramiko.Transport, options: SshOptions, where: str) -> None:
     tried: list[str] = []
-    for what, key in _keys(options, tried):
+    # keys of an agent sign over its connection
+    with _agent_keys(options) as held:
+        if _try_keys(transport, options, held, tried):
+            return
+    told = "; ".join(tried) or "there is no key to try"
+    msg = (
+        f"{options.user} cannot log in to {where} by key ({told}); run ssh-copy-id -p "
+        f"{options.port} {options.user}@{options.hostname}, or name the key in the hosts file"
+    )
+    raise BackendUnavailableError(msg)
+
+
+def _try_keys(
+    transport: paramiko.Transport, options: SshOptions, held: list[Any], tried: list[str]
+) -> bool:
+    for what, key in _keys(options, held, tried):
         try:
             missing = transport.auth_publickey(options.user, key)
         except paramiko.BadAuthenticationType as error:
@@ -197,23 +213,17 @@ def _log_in(transport: paramiko.Transport, options: SshOptions, where: str) -> N
                 break
             continue
         if not missing and transport.is_authenticated():
-            return
+            return True
         tried.append(f"{what}: accepted, and it wants {', '.join(missing)} besides")
-    told = "; ".join(tried) or "there is no key to try"
-    msg = (
-        f"{options.user} cannot log in to {where} by key ({told}); run ssh-copy-id -p "
-        f"{options.port} {options.user}@{options.hostname}, or name the key in the hosts file"
-    )
-    raise BackendUnavailableError(msg)
+    return False
 
 
-def _keys(options: SshOptions, tried: list[str]) -> Any:
+def _keys(options: SshOptions, held: list[Any], tried: list[str]) -> Iterator[tuple[str, Any]]:
     """Keys to try, lazily: those of the agent that were named, those of files, all others."""
     files = list(options.identity_files)
     if not files:
         files = [str(Path.home() / ".ssh" / name) for name in _USUAL_KEYS]
     public = {_public_blob(file) for file in files} - {None}
-    held = _agent_keys(options)
     for key in held:
         if key.asbytes() in public:
             yield "a key of ssh-agent", key
@@ -239,14 +249,19 @@ def _keys(options: SshOptions, tried: list[str]) -> Any:
                 yield "a key of ssh-agent", key
 
 
-def _agent_keys(options: SshOptions) -> list[Any]:
+@contextlib.contextmanager
+def _agent_keys(options: SshOptions) -> Iterator[list[Any]]:
     if options.identity_agent == "none":
-        return []
+        yield []
+        return
     try:
-        return list(paramiko.Agent().get_keys())
+        agent = paramiko.Agent()
     except (paramiko.SSHException, OSError) as error:
         log.debug("ssh-agent cannot be asked: %s", error)
-        return []
+        yield []
+        return
+    with contextlib.closing(agent):
+        yield list(agent.get_keys())
 
 
 def _public_blob(file: str) -> bytes | None:

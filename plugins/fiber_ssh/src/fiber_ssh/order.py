@@ -18,6 +18,9 @@ from fiber_ssh.shell import About
 
 __all__ = ["Order", "agent_order"]
 
+#: seconds that a worker has which is asked to go: nobody kills it afterwards, unless Fiber itself does
+_GRACE = 30
+
 
 @attrs.define(eq=False)
 class Order:
@@ -67,6 +70,8 @@ def agent_order(
         env[HERE] = here
     if way.dial is not None:
         env["FIBER_REACH"] = way.dial
+    if spec.entry is not None:
+        env["FIBER_GRACE"] = str(_GRACE)
     folder = work or spec.cwd
     private = None if spec.private is None else base64.b64encode(spec.private).decode()
     return {

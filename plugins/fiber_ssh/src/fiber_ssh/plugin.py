@@ -30,6 +30,7 @@ CAPABILITIES = Capabilities(
     groups=True,
     detached=True,
     suspend=True,
+    drain=True,
     streams=True,
 )
 
