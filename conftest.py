@@ -1,5 +1,7 @@
 """What holds for every test of every distribution: it leaves nothing behind, and has time."""
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +15,19 @@ settings.register_profile(
     "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("unhurried")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how files are dealt out."""
+    # xdist begins files as they are collected, not those with the most tests: what takes longest is
+    # first in testpaths, and begun last it would keep one process busy while the others are idle
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of garbage collections."""
+    # thousands of tests are there until the end: a full collection, which many of them ask for,
+    # need not go through them each time
+    gc.collect()
+    gc.freeze()

@@ -1,12 +1,19 @@
 """``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
 
-Signatures, pickling, start methods, contexts, the transport, processes, pools, queues, managers and
-deaths of each do. What is named below does not: it is one piece of code, judged on the main Python.
+Whole files run that use themselves what of the standard library differs from Python to Python, and
+every test of the others, of its cases one: another one on each Python. What is named below runs on
+the main Python alone: it is one piece of code, and does not depend on the Python.
+
+``--between``: on a Python between two that run all of that, one test of each class and file runs
+in place of every test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -27,30 +34,66 @@ LEFT_OUT: Mapping[str, str] = {
     "fiber_core/tests/resources/test_allocator.py": _PURE,
     "fiber_core/tests/transport/test_wire.py": _PURE,
 }
+#: what Fiber does as the standard library does it, and so differently on each Python
+FOLLOWED = ("asyncio", "concurrent", "copyreg", "inspect", "multiprocessing", "pickle")
+_FOLLOWS = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(FOLLOWED)})\b", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("fiber").addoption(
+    group = parser.getgroup("fiber")
+    group.addoption(
         "--other-python",
         action="store_true",
-        help="leave out what does not depend on the Python; see tests/support/pythons.py",
+        help="run what depends on the Python; see tests/support/pythons.py",
+    )
+    group.addoption(
+        "--between",
+        action="store_true",
+        help="as --other-python, on a Python between two that do so: still less",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--other-python"):
+    between = config.getoption("--between")
+    if not (between or config.getoption("--other-python")):
         return
-    beginnings = tuple(LEFT_OUT)
-    out = {item for item in items if item.nodeid.startswith(beginnings)}
-    config.hook.pytest_deselected(items=list(out))
-    items[:] = [item for item in items if item not in out]
+    here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
+    kept = set(_one_of_each(here, _group if between else _function))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def _one_of_each(
+    items: Iterable[pytest.Item], group: Callable[[pytest.Item], object]
+) -> Iterator[pytest.Item]:
+    """All of files that follow the standard library, and of other tests one of each group."""
+    follows: dict[Path, bool] = {}
+    groups: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        if item.path not in follows:
+            follows[item.path] = bool(_FOLLOWS.search(item.path.read_text(encoding="utf-8")))
+        if follows[item.path]:
+            yield item
+        else:
+            groups.setdefault(group(item), []).append(item)
+    for members in groups.values():
+        yield members[sys.version_info.minor % len(members)]
+
+
+def _function(item: pytest.Item) -> object:
+    return item.parent, getattr(item, "originalname", item.name)
+
+
+def _group(item: pytest.Item) -> object:
+    return item.parent
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was left out, also where workers of xdist collected."""
-    if not config.getoption("--other-python"):
+    between = config.getoption("--between")
+    if not (between or config.getoption("--other-python")):
         return
     terminalreporter.section("left to the main Python")
     for reason in dict.fromkeys(LEFT_OUT.values()):
@@ -58,3 +101,5 @@ def pytest_terminal_summary(
         for name, why in LEFT_OUT.items():
             if why == reason:
                 terminalreporter.line(f"  {name}")
+    one = "test of each class and file" if between else "case of each test"
+    terminalreporter.line(f"in files that use none of {', '.join(FOLLOWED)}: all but one {one}")

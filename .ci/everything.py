@@ -1,0 +1,197 @@
+"""All that a change must pass, from a fresh clone, as stages in two lanes.
+
+The README's test command, the other Pythons, backends on engines that the tests start, style, types,
+documentation, wheels, examples and other people's libraries. Every stage runs; any failure fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from stages import Lanes, Running, Stage
+from workshop import ROOT, VERSIONS, Workshop
+
+LOGS = ROOT / ".ci" / "logs"
+#: for all of it, before nobody waits for it any longer
+MINUTES = 85
+#: what tests may not skip here; see tests/support/require.py
+REQUIRED = "docker,gymnasium,joblib,matplotlib,numpy,registry,ssh"
+#: of the core's tests those that engines run; all of them on both is tox -e py311-docker,py311-ssh
+OF_CORE = (
+    "fiber_core/tests/test_process.py",
+    "fiber_core/tests/test_queues.py",
+    "fiber_core/tests/test_synchronize.py",
+    "fiber_core/tests/managers/test_base.py",
+    "tests/end_to_end/test_killed_ends.py",
+)
+#: processes of the stages that compute: another lane's run beside them
+AT_ONCE = ("-n", "3")
+K8S = "plugins/fiber_k8s/tests"
+LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tqdm"
+
+
+def stages(shop: Workshop) -> list[list[Stage]]:
+    """Stages that mostly compute, and beside them those that mostly wait."""
+    main = shop.main
+    computing = [Stage(f"tests, Python {main} (README)", functools.partial(readme, shop), 30)]
+    for version in shop.pythons:
+        if version != main:
+            do = functools.partial(other_python, shop, version)
+            computing.append(Stage(f"tests, Python {version}", do))
+    waiting = {
+        f"docker, Python {main}": docker,
+        f"ssh, Python {main}": ssh,
+        "k8s on containers": k8s_on_containers,
+        "core on docker": core_on_docker,
+        "core on ssh": core_on_ssh,
+        "mpi": mpi,
+        "libraries": libraries,
+        "examples": examples,
+        f"k8s, Python {main}": k8s,
+        "wheels": wheels,
+        "style, types, docs": static,
+    }
+    return [
+        computing,
+        [Stage(name, functools.partial(do, shop)) for name, do in waiting.items()],
+    ]
+
+
+def readme(shop: Workshop, it: Running) -> None:
+    """All tests, by the command that the README names."""
+    it.tests(shop.pythons[shop.main], "bootstrap.py", "test", "-q", "--durations=25", *AT_ONCE)
+
+
+def other_python(shop: Workshop, version: str, it: Running) -> None:
+    """What depends on the Python; what does not is named at the end of the output."""
+    factor = f"py{version.replace('.', '')}"
+    between = min(shop.pythons) < version < max(shop.pythons)
+    which = "--between" if between else "--other-python"
+    shop.tox_tests(it, f"{factor}-core", which, *AT_ONCE)
+    shop.tox_tests(it, f"{factor}-local", which, *AT_ONCE)
+
+
+def on_engine(shop: Workshop, it: Running, *words: str) -> None:
+    """Tests in the environment that all backends are in."""
+    python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
+    it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", "--durations=5", *words)
+
+
+def docker(shop: Workshop, it: Running) -> None:
+    """The whole kit, the scenarios and the kills."""
+    on_engine(shop, it, "plugins/fiber_docker/tests")
+
+
+def ssh(shop: Workshop, it: Running) -> None:
+    """The whole kit, the scenarios and the kills."""
+    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests")
+
+
+def k8s(shop: Workshop, it: Running) -> None:
+    """What takes no containers."""
+    apart = (f"{K8S}/end_to_end", f"{K8S}/test_conformance.py", f"{K8S}/cluster/test_containers.py")
+    on_engine(shop, it, "-n", "2", K8S, *(f"--ignore={path}" for path in apart))
+
+
+def k8s_on_containers(shop: Workshop, it: Running) -> None:
+    """The scenarios and the kills; the kit, the command and a master outside are tox -e py311-k8s."""
+    on_engine(shop, it, f"{K8S}/end_to_end/test_masters.py", f"{K8S}/end_to_end/test_kills.py")
+
+
+def core_on_docker(shop: Workshop, it: Running) -> None:
+    """Some of the core's tests, in containers."""
+    on_engine(shop, it, "--fiber-backend", "docker", OF_CORE[0], OF_CORE[-1])
+
+
+def core_on_ssh(shop: Workshop, it: Running) -> None:
+    """Some of the core's tests, on three hosts."""
+    on_engine(shop, it, "-n", "2", "--fiber-backend", "ssh", *OF_CORE)
+
+
+def mpi(shop: Workshop, it: Running) -> None:
+    """Each MPI in an environment of its own; Debian's is the system's."""
+    shop.environment(it, "mpi")
+    it.run(ROOT / ".tox/mpi-tests/bin/python", "tests/support/mpi_stacks.py")
+    shop.tox_tests(it, "mpi", FIBER_REQUIRE=f"{REQUIRED},mpi")
+
+
+def static(shop: Workshop, it: Running) -> None:
+    """What is seen without running anything."""
+    for name in ("lint", "type", "docs"):
+        shop.tox(it, name)
+    if "3.10" in shop.pythons:
+        shop.tox(it, "type-min")
+
+
+def wheels(shop: Workshop, it: Running) -> None:
+    """All distributions, built and installed where there is no checkout."""
+    shop.tox_tests(it, "wheels")
+
+
+def examples(shop: Workshop, it: Running) -> None:
+    """Every example as a user runs it, and rings with each framework that can be had."""
+    python = shop.environment(it, "examples")
+    required = REQUIRED
+    if shop.add_torch(it, python):
+        required += ",torch"
+    if shop.add(it, python, "jax"):
+        required += ",jax"
+    else:
+        it.say("JAX cannot be had: its example is untested")
+    shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
+    frameworks = "fiber_core/tests/ring/frameworks"
+    it.tests(python, "-m", "pytest", "-q", frameworks, FIBER_REQUIRE=required)
+
+
+def libraries(shop: Workshop, it: Running) -> None:
+    """Libraries that take our pool, context or executor in place of the stdlib's."""
+    python = shop.environment(it, "libraries")
+    required = f"{REQUIRED},{LIBRARIES}"
+    if shop.add_torch(it, python, "stable-baselines3>=2.4"):
+        required += ",stable_baselines3,torch"
+    shop.tox_tests(it, "libraries", FIBER_REQUIRE=required)
+
+
+def main() -> int:
+    """Run all stages and sum them up."""
+    began = time.monotonic()
+    os.chdir(ROOT)
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir()
+    os.environ["FIBER_REQUIRE"] = REQUIRED
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    shop = Workshop()
+    untested = ", ".join(version for version in VERSIONS if version not in shop.pythons) or "none"
+    print(f"Pythons: {', '.join(shop.pythons)}; not here, so untested: {untested}", flush=True)
+    if not shop.main:
+        print(f"no Python of {', '.join(VERSIONS)} is on this machine", file=sys.stderr)
+        return 1
+    tools = Lanes([[Stage("programs (apt)", shop.programs), Stage("tox", shop.tools)]], LOGS, 10)
+    tools.run()
+    lanes = Lanes(stages(shop), LOGS, MINUTES - 10)
+    lanes.run()
+    done = [*tools.done, *lanes.done]
+    passed = all(one.passed for one in done)
+    print("\n=== summary")
+    for one in done:
+        print(f"{one.stage.name:<28} {one.verdict:<12} {one.seconds:5.0f} s {one.cpu:6.0f} CPU s")
+    seconds, cpu = time.monotonic() - began, sum(one.cpu for one in done)
+    print(f"{'all':<28} {'ok' if passed else 'FAILED':<12} {seconds:5.0f} s {cpu:6.0f} CPU s")
+    print(f"untested Pythons: {untested}")
+    return 0 if passed else 1
+
+
+def stop(*_: object) -> NoReturn:
+    """End as by Ctrl-C, with all that was started."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What stages work with: this machine's Pythons, programs that tests start, environments of tox."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+from stages import Running
+
+__all__ = ["ROOT", "VERSIONS", "Workshop"]
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+#: the Python that runs all tests, and those that do where it is missing
+_MAIN = ("3.11", "3.12", "3.13", "3.10")
+_TOOLS = ROOT / ".ci" / ".venv"
+#: programs that tests start, and Debian's packages of them
+_PROGRAMS = {
+    "docker-registry": "docker-registry",
+    "dockerd": "docker.io",
+    "gcc": "gcc",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "mpicc": "libopenmpi-dev",
+    "mpirun": "openmpi-bin",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
+}
+
+
+class Workshop:
+    """The tools of a run, made where they are missing."""
+
+    def __init__(self) -> None:
+        #: interpreters by version
+        self.pythons = {version: path for version in VERSIONS if (path := _interpreter(version))}
+        #: the version that runs all tests
+        self.main = next((version for version in _MAIN if version in self.pythons), "")
+        self._making = threading.Lock()
+        self._made: set[str] = set()
+        folders = [str(path.parent) for path in self.pythons.values()]
+        # so that tox finds them
+        self._path = os.pathsep.join([*folders, os.environ["PATH"]])
+
+    def programs(self, it: Running) -> None:
+        """Have the programs that tests start."""
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        missing = {_PROGRAMS[name] for name in _PROGRAMS if not shutil.which(name, path=path)}
+        if missing:
+            _apt(it, *sorted(missing))
+
+    def tools(self, it: Running) -> None:
+        """Have tox, and uv, which makes its environments in a tenth of pip's time."""
+        python = self.pythons[self.main]
+        if not (_TOOLS / "bin" / "tox").exists():
+            if not it.can(python, "-m", "venv", "--clear", _TOOLS):
+                # Debian ships Python without what makes environments
+                _apt(it, f"python{self.main}-venv")
+                it.run(python, "-m", "venv", "--clear", _TOOLS)
+            it.run(_TOOLS / "bin" / "pip", "install", "--quiet", "tox>=4.20", "tox-uv>=1.13")
+        # uv reads nothing of what pip was told
+        os.environ.setdefault("UV_FIND_LINKS", ",".join(_links()))
+        os.environ.setdefault("UV_SYSTEM_CERTS", "true")
+
+    def tox(self, it: Running, name: str, *words: str) -> None:
+        """Run an environment's commands."""
+        self.environment(it, name)
+        it.run(_TOOLS / "bin" / "tox", "run", "-q", "-e", name, *words, PATH=self._path)
+
+    def tox_tests(self, it: Running, name: str, *words: str, **environ: str) -> None:
+        """Run an environment's command, which are tests, with more arguments for pytest."""
+        self.environment(it, name)
+        tox = (_TOOLS / "bin" / "tox", "run", "-q", "-e", name, "--", "-q")
+        it.tests(*tox, *words, PATH=self._path, **environ)
+
+    def environment(self, it: Running, name: str) -> Path:
+        """Have an environment of tox's; its Python."""
+        # several may have one folder
+        with self._making:
+            if name not in self._made:
+                tox = (_TOOLS / "bin" / "tox", "run", "-q", "--notest", "-e", name)
+                it.run(*tox, PATH=self._path)
+                self._made.add(name)
+        folder = name.partition("-")[0] if name.startswith("py3") else name
+        return ROOT / ".tox" / folder / "bin" / "python"
+
+    def add(self, it: Running, python: Path, *words: str) -> bool:
+        """Whether an environment could be given what is not in tox.ini."""
+        uv = (_TOOLS / "bin" / "uv", "pip", "install", "--quiet", "--python", python)
+        return it.can(*uv, *words)
+
+    def add_torch(self, it: Running, python: Path, *more: str) -> bool:
+        """Whether there is a wheel of torch for an environment, and for what needs it.
+
+        It is one that the machine holds: those of PyPI bring gigabytes of CUDA.
+        """
+        here = self.add(it, python, "--no-index", "--no-deps", "torch")
+        if not (here and self.add(it, python, "torch", *more)):
+            it.say("no wheel of torch is on this machine: what uses it is untested")
+            return False
+        return True
+
+
+def _interpreter(version: str) -> Path | None:
+    check = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
+    pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for path in (*pyenv, shutil.which(f"python{version}")):
+        if path and subprocess.run([path, "-c", check], check=False).returncode == 0:
+            return Path(path)
+    return None
+
+
+def _apt(it: Running, *packages: str) -> None:
+    it.run("apt-get", "update", "-qq")
+    words = ("install", "-qq", "-y", "--no-install-recommends")
+    it.run("apt-get", *words, *packages, DEBIAN_FRONTEND="noninteractive")
+
+
+def _links() -> list[str]:
+    """Folders of wheels that pip was told of."""
+    pip = [str(_TOOLS / "bin" / "pip"), "config", "get", "global.find-links"]
+    told = subprocess.run(pip, capture_output=True, text=True, check=False).stdout.split()
+    return [*told, *os.environ.get("PIP_FIND_LINKS", "").split()]

@@ -1,0 +1,199 @@
+"""CI's stages run side by side, end in time, print whole, and forgive a test that passes alone."""
+
+import importlib.util
+import re
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervised import until_gone
+
+SOURCE = Path(__file__).parents[2] / ".ci" / "stages.py"
+if not SOURCE.exists():
+    pytest.skip("this checkout has no .ci", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def stages():
+    spec = importlib.util.spec_from_file_location("ci_stages", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses look for the module of their annotations
+    sys.modules["ci_stages"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["ci_stages"]
+
+
+@pytest.fixture
+def run(stages, tmp_path, capsys):
+    """Runs lanes; what each stage came to, and all that was printed."""
+
+    def run_lanes(*lanes):
+        running = stages.Lanes(lanes, tmp_path, minutes=1)
+        running.run()
+        return {one.stage.name: one for one in running.done}, capsys.readouterr().out
+
+    return run_lanes
+
+
+def shell(script):
+    return lambda it: it.run("sh", "-c", script)
+
+
+def program(text):
+    return (sys.executable, "-c", textwrap.dedent(text))
+
+
+def test_a_stage_whose_commands_end_with_0_has_passed(stages, run):
+    done, printed = run([stages.Stage("quick", shell("echo so far so good"))])
+
+    assert done["quick"].verdict == "ok"
+    assert "so far so good" in printed
+
+
+def test_a_stage_ends_at_the_first_command_that_fails_and_the_others_run(stages, run):
+    def do(it):
+        it.run("sh", "-c", "exit 3")
+        it.run("echo", "never")
+
+    done, printed = run([stages.Stage("bad", do), stages.Stage("good", shell("true"))])
+
+    assert {name: one.verdict for name, one in done.items()} == {"bad": "FAILED (3)", "good": "ok"}
+    assert "\nnever" not in printed
+
+
+def test_what_cannot_be_run_at_all_has_failed(stages, run):
+    done, printed = run([stages.Stage("absent", lambda it: it.run("/no/such/program"))])
+
+    assert not done["absent"].passed
+    assert "No such file" in printed
+
+
+def test_a_command_may_fail_where_the_stage_asks(stages, run):
+    found = []
+    stage = stages.Stage("asking", lambda it: found.extend([it.can("false"), it.can("true")]))
+
+    assert run([stage])[0]["asking"].passed
+    assert found == [False, True]
+
+
+def test_stages_of_two_lanes_run_at_once_and_are_printed_apart(stages, run):
+    meeting = threading.Barrier(2, timeout=20)
+
+    def do(word):
+        def write(it):
+            it.run("echo", f"{word} begins")
+            meeting.wait()
+            it.run("echo", f"{word} ends")
+
+        return write
+
+    done, printed = run([stages.Stage("a", do("ape"))], [stages.Stage("b", do("bear"))])
+
+    assert all(one.passed for one in done.values())
+    for word in ("ape", "bear"):
+        inside = printed[printed.index(f"\n{word} begins") : printed.index(f"\n{word} ends")]
+        assert inside.count("begins") == 1
+
+
+def test_a_lane_that_has_no_more_takes_over_the_last_of_the_fullest(stages, run):
+    others_ran = threading.Event()
+    first = stages.Stage("first", lambda it: others_ran.wait(20) or it.run("false"))
+    last = stages.Stage("last", lambda it: others_ran.set())
+
+    done, _ = run([first, last], [])
+
+    assert [one.verdict for one in done.values()] == ["ok", "ok"]
+
+
+def test_a_command_that_hangs_shows_where_and_is_ended_with_all_it_started(
+    stages, run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
+    script = program(
+        f"""
+        import faulthandler, subprocess, time
+
+        faulthandler.enable()
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+
+        def wait_for_nobody():
+            time.sleep(1000)
+
+        wait_for_nobody()
+        """
+    )
+
+    done, printed = run([stages.Stage("hung", lambda it: it.run(*script), minutes=1 / 60)])
+
+    assert done["hung"].verdict == "FAILED (hung)"
+    assert "in wait_for_nobody" in printed
+    until_gone(int((tmp_path / "child").read_text()))
+
+
+def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
+    patient = stages.Stage("patient", shell("sleep 1000"), minutes=20)
+    late = stages.Stage("late", shell("sleep 1000"), minutes=20)
+    lanes = stages.Lanes([[patient, late]], tmp_path, minutes=1 / 60)
+
+    lanes.run()
+
+    assert [one.verdict for one in lanes.done] == ["FAILED (hung)", "FAILED (hung)"]
+
+
+# what pytest does with these arguments: the first time a test fails, alone it does not
+TESTS = """
+    import sys
+
+    alone = "--last-failed" in sys.argv
+    print("alone" if alone else "among others", sys.argv[sys.argv.index("-o") + 1])
+    sys.exit({alone} if alone else {first})
+"""
+
+
+@pytest.mark.parametrize(
+    "first, alone, verdict",
+    [
+        (0, 9, "ok"),
+        (1, 0, "ok, alone"),
+        (1, 1, "FAILED (1)"),
+        # nothing was selected: what failed was no test
+        (1, 5, "FAILED (5)"),
+        (2, 0, "FAILED (2)"),
+    ],
+)
+def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alone, verdict):
+    script = program(TESTS.format(first=first, alone=alone))
+    over = []
+    begins = stages.Stage("tests", lambda it: it.tests(*script))
+    later = stages.Stage("later", lambda it: over.append(True))
+
+    done, printed = run([begins, later])
+
+    assert done["tests"].verdict == verdict
+    if (first, alone) == (1, 0):
+        assert over
+        at_first, at_last = re.findall(r"^(?:among others|alone) (\S+)$", printed, re.MULTILINE)
+        assert at_first == at_last
+        assert printed.index("later begins") < printed.index("once more, alone")
+
+
+def test_a_command_that_fails_counts_though_tests_may_be_tried_again(stages, run):
+    def do(it):
+        it.tests(*program(TESTS.format(first=1, alone=0)))
+        it.run("false")
+
+    assert run([stages.Stage("both", do)])[0]["both"].verdict == "FAILED (1)"
+
+
+def test_processor_time_is_told(stages, run):
+    script = program("while __import__('time').process_time() < 0.2: pass")
+
+    done, _ = run([stages.Stage("busy", lambda it: it.run(*script))])
+
+    assert done["busy"].cpu >= 0.2
