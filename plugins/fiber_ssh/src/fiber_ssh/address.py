@@ -25,8 +25,8 @@ def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddre
     """
     config = peers.config if isinstance(peers.config, SshConfig) else SshConfig()
     here = peers.environ.get(HERE)
-    # streams into jobs are opened by the program alone
-    routed = here is None and config.reach != "direct"
+    # of a job's processes it says nothing; one of its programs may be a master itself
+    routed = config.reach != "direct"
     advertised = here or config.address or _first(interfaces)
     if advertised in (None, NOWHERE) or (here is None and config.reach == "reversed"):
         return ListenAddress(bind_url=f"tls+tcp://{NOWHERE}:0", routed=routed)
