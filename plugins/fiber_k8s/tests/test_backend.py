@@ -53,6 +53,15 @@ class TestLife:
     def test_out_of_memory_is_told_with_proof(self, site, backend):
         assert backend.told.end(site.start(backend, Act(oom=True))).reason == Reason(ReasonKind.OOM)
 
+    def test_a_pod_that_has_to_go_is_told_of_while_it_still_works(self, site, backend):
+        job = site.start(backend, Act(on_term=None))
+        assert not backend.told.running(job).draining
+        site.cluster.evict(job.id, grace=20)
+        status = backend.told.until(job, lambda status: status.draining)
+        assert (status.state, status.reason) == (RUNNING, Reason(ReasonKind.EVICTED))
+        backend.kill(job)
+        assert backend.told.end(job).reason == Reason(ReasonKind.EVICTED)
+
     def test_terminate_lets_it_end_in_its_own_way(self, site, backend):
         job = site.start(backend, Act(on_term=4))
         backend.told.running(job)
@@ -214,6 +223,9 @@ class TestRefusals:
         backend = site.open(unschedulable_timeout=0.1)
         wanted = ResourceRequest(cpu=3)
         first = [site.start(backend, resources=wanted) for _ in range(2)]
+        for job in first:
+            # those of a burst are created side by side, and a later one may come first
+            backend.told.running(job)
         waiting = site.start(backend, resources=wanted)
         status = backend.told.until(waiting, lambda one: one.message)
         assert (status.state, "Insufficient cpu" in status.message) == (PENDING, True)
@@ -274,6 +286,10 @@ class TestGroups:
             Gang(name="ring-2", size=1, timeout=60.0),
         ]
         jobs = [site.start(backend, gang=gang) for gang in (gangs[0], gangs[0], gangs[1], None)]
+        wanted = {job.id for job in jobs}
+        site.cluster.wait_for(
+            "pods", lambda pods: wanted <= {one["metadata"]["name"] for one in pods}
+        )
         pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
         names = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
         assert names[0] == names[1] != names[2]
