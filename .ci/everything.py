@@ -166,6 +166,8 @@ def main() -> int:
     LOGS.mkdir()
     os.environ["FIBER_REQUIRE"] = REQUIRED
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    # else each process compiles anew, and rewriting the tests' asserts takes 20 s of each of pytest's
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     shop = Workshop()
     untested = ", ".join(version for version in VERSIONS if version not in shop.pythons) or "none"
     print(f"Pythons: {', '.join(shop.pythons)}; not here, so untested: {untested}", flush=True)

@@ -82,7 +82,9 @@ class Workshop:
         with self._making:
             if name not in self._made:
                 tox = (_TOOLS / "bin" / "tox", "run", "-q", "--notest", "-e", name)
-                it.run(*tox, PATH=self._path)
+                # images are made of it, in which nothing that is compiled later is kept
+                compiled = "true" if name.endswith("-docker") else "false"
+                it.run(*tox, PATH=self._path, UV_COMPILE_BYTECODE=compiled)
                 self._made.add(name)
         folder = name.partition("-")[0] if name.startswith("py3") else name
         return ROOT / ".tox" / folder / "bin" / "python"
