@@ -45,6 +45,11 @@ class TestProgram:
         assert found.stdin == b"abc"
         assert found.body["HostConfig"]["AutoRemove"] is True
 
+    def test_it_is_told_how_long_docker_stop_waits_and_a_program_is_not(self):
+        body = made(entry="x:y", private=b"abc").body
+        assert f"FIBER_GRACE={body['StopTimeout']}" in body["Env"]
+        assert not any(one.startswith("FIBER_GRACE=") for one in made().body["Env"])
+
     def test_without_python_a_program_is_the_first_process(self):
         body = plan(spec(), DockerConfig(), AROUND, wrapped=False).body
 

@@ -304,3 +304,14 @@ def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
 def test_a_real_parent_makes_a_child_that_the_models_know():
     for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
         assert_round_trip(make(around=Around(parent=pod, owner=LEASE)))
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_process_is_told_how_long_its_node_waits_and_a_program_is_not(has_parent):
+    around = Around(parent=parent() if has_parent else None)
+    pod = manifest(process(), K8sConfig(grace=45), around)
+    (told,) = [one for one in pod["spec"]["containers"][0]["env"] if one["name"] == "FIBER_GRACE"]
+    assert told["value"] == "45"
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 45
+    program = manifest(spec(), K8sConfig(), around)
+    assert "FIBER_GRACE" not in [one["name"] for one in program["spec"]["containers"][0]["env"]]

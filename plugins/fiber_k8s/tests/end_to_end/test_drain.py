@@ -1,0 +1,218 @@
+"""Nodes that are drained, pods that have to go: workers hand their work over, and pools that cannot grow.
+
+How often a task ran is counted in a file of the host's, which nobody takes back.
+"""
+
+import time
+from collections import Counter
+
+import pytest
+
+from cluster import Cluster
+from cluster.real import Docker
+from dockerd import engine
+from k8s_masters import Masters, grant
+
+__all__ = ["engine"]
+
+pytestmark = pytest.mark.timeout(400)
+
+MAP = """
+import os, time, platform
+import fiber
+
+def work(number):
+    with open("/count/ran", "a") as file:
+        file.write(f"{number} {platform.node()}\\n")
+    time.sleep(0.2)
+    return number
+
+if __name__ == "__main__":
+    with fiber.Pool(3, max_attempts=1) as pool:
+        pool.map(abs, range(3), chunksize=1)
+        print("ready", flush=True)
+        assert pool.map(work, range(200)) == list(range(200))
+    print("right", flush=True)
+"""
+
+LONG = """
+import os, platform, signal
+import fiber
+
+def work():
+    first = not os.path.exists("/count/ran")
+    with open("/count/ran", "a") as file:
+        file.write(f"long {platform.node()}\\n")
+    if first:
+        signal.pause()
+    return platform.node()
+
+if __name__ == "__main__":
+    # the first death that counts would be the end of the task
+    with fiber.Pool(1, max_attempts=1) as pool:
+        print(pool.apply(work), flush=True)
+"""
+
+PLAIN = """
+import os, signal, sys
+import fiber
+
+def work(queue):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+    queue.put("up")
+    signal.pause()
+
+if __name__ == "__main__":
+    queue = fiber.SimpleQueue()
+    process = fiber.Process(target=work, args=(queue,))
+    process.start()
+    print(queue.get(), flush=True)
+    process.join()
+    print(process.exitcode, flush=True)
+"""
+
+FULL = """
+import time
+import fiber
+
+def square(number):
+    time.sleep(0.1)
+    return number * number
+
+if __name__ == "__main__":
+    fiber.init(cpu=1)
+    with fiber.Pool(4) as pool:
+        assert pool.map(square, range(100)) == [n * n for n in range(100)]
+        print("right", len(pool._pool), flush=True)
+        result = pool.map_async(square, range(600))
+        result.get()
+        print("again", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def kube(engine):
+    capacity = {"cpu": "3", "memory": "64Gi", "pods": "110"}
+    nodes = ["one", "two"]
+    with Cluster.start(runtime=Docker(engine), nodes=nodes, capacity=capacity) as cluster:
+        grant(cluster)
+        # the masters' own, which no test takes away
+        taint = {"key": "masters", "value": "only", "effect": "NoSchedule"}
+        cluster.add_node("master", {"cpu": "64", "memory": "64Gi"}, taints=[taint])
+        yield cluster
+
+
+@pytest.fixture
+def masters(kube, engine):
+    masters = Masters(kube, engine.image)
+    yield masters
+    masters.clear()
+    masters.wait_until_gone()
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """What a master's pod is started with to count in a folder of this host, and what was counted."""
+    tmp_path.chmod(0o777)
+    return Counted(tmp_path)
+
+
+class Counted:
+    def __init__(self, folder):
+        self.folder = folder
+        self.pod = {
+            "mounts": [{"name": "count", "mountPath": "/count"}],
+            "volumes": [{"name": "count", "hostPath": {"path": str(folder)}}],
+        }
+
+    def lines(self):
+        path = self.folder / "ran"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def counts(self):
+        return Counter(word for word, _ in self.lines())
+
+    def wait(self, count):
+        until(lambda: len(self.lines()) >= count)
+
+
+def until(condition, timeout=120.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def node_of(kube, pod):
+    return kube.get("pods", pod)["spec"].get("nodeName")
+
+
+def test_nodes_are_drained_during_a_map_and_each_task_runs_once(masters, kube, counted):
+    name = masters.start(MAP, nodeName="master", **counted.pod)
+    masters.wait_for_workers(3)
+    gone = set()
+    for count in (20, 90):
+        counted.wait(count)
+        victim = min(masters.workers())
+        node = node_of(kube, victim)
+        on_it = {pod for pod in masters.workers() if node_of(kube, pod) == node}
+        kube.cordon(node)
+        for pod in on_it:
+            kube.evict(pod)
+        gone |= on_it
+        until(lambda on_it=on_it: not on_it & set(masters.workers()))
+        masters.wait_for_workers(1)
+        kube.uncordon(node)
+    code, lines = masters.wait(name)
+    assert (code, lines[-1:]) == (0, ["right"]), lines
+    assert set(counted.counts().values()) == {1}
+    assert len(counted.counts()) == 200
+    assert gone & {host for _, host in counted.lines()}, "nobody who had to go had done anything"
+
+
+@pytest.mark.parametrize("how", ["preempted", "deleted"])
+def test_whoever_takes_a_worker_away_its_tasks_run_once(masters, kube, counted, how):
+    act = {"preempted": kube.preempt, "deleted": kube.delete_pod}[how]
+    name = masters.start(MAP, nodeName="master", **counted.pod)
+    masters.wait_for_workers(3)
+    counted.wait(20)
+    act(min(masters.workers()))
+    code, lines = masters.wait(name)
+    assert (code, lines[-1:]) == (0, ["right"]), lines
+    assert set(counted.counts().values()) == {1}
+
+
+def test_a_task_that_takes_longer_than_the_grace_runs_again_and_is_not_to_blame(
+    masters, kube, counted
+):
+    name = masters.start(LONG, nodeName="master", env={"FIBER_K8S_GRACE": "2"}, **counted.pod)
+    counted.wait(1)
+    ((_, first),) = counted.lines()
+    kube.evict(first)
+    code, lines = masters.wait(name)
+    assert code == 0, lines
+    assert lines[-1] != first
+    assert counted.counts() == {"long": 2}
+
+
+def test_a_process_of_the_programs_own_hears_sigterm_at_once(masters, kube):
+    name = masters.start(PLAIN, nodeName="master")
+    until(lambda: masters.said(name)[-1:] == ["up"])
+    (pod,) = masters.workers()
+    kube.evict(pod)
+    code, lines = masters.wait(name)
+    assert (code, lines[-1]) == (0, "5"), lines
+
+
+def test_a_pool_that_cannot_grow_says_why_goes_on_and_takes_who_comes_later(masters, kube):
+    kube.cordon("two")
+    name = masters.start(FULL, nodeName="master")
+    masters.wait_for_workers(2)
+    until(lambda: any("for a place" in line for line in masters.said(name)))
+    (said, *_) = [line for line in masters.said(name) if "for a place" in line]
+    assert "of 4 workers run" in said
+    assert "Insufficient cpu" in said
+    kube.uncordon("two")
+    masters.wait_for_workers(4)
+    code, lines = masters.wait(name)
+    assert (code, lines[-1]) == (0, "again"), lines
