@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dispatch_world import FakePeer, FakeReactor, Sink, message, until
+from fiber import values
 from fiber.dispatch import protocol
 from fiber.dispatch.outcomes import Outcomes
 from fiber.dispatch.protocol import Mode
@@ -85,7 +86,8 @@ class FakeRuntime:
     def _withdraw(self, target):
         self.services.pop(target, None)
 
-    def _launch(self, process, *, resources, image, processes, on_status):
+    def _launch(self, process, *, resources, image, processes, drains, on_status):
+        assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
         child = FakeChild(str(len(self.children)), processes, on_status)
         self.children.append(child)
@@ -233,6 +235,21 @@ def test_one_whose_end_was_told_before_its_first_words_were_read_keeps_no_work(w
     world.crew.dispatcher.on_peer_lost(zombie)
     world.up()
     assert world.peers["1"].of_kind(Kind.TASKS)
+
+
+def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_loss(worlds):
+    world = worlds(size=1)
+    world.begin(1)
+    world.up()
+    world.children[0].tell(values.evolve(RUNNING, draining=True))
+    until(lambda: len(world.children) == 2)
+    sink = Sink()
+    world.call([5], sink)
+    assert world.peers["0"].of_kind(Kind.TASKS) == []
+    world.obey()
+    world.up()
+    assert world.peers["1"].of_kind(Kind.TASKS)
+    assert world.runtime.notified == []
 
 
 def test_a_quota_that_is_done_is_no_loss(worlds):
