@@ -128,6 +128,28 @@ def test_certificates_without_key_identifiers_are_taken_as_other_clients_take_th
         client.close()
 
 
+@pytest.mark.parametrize("exempt,is_direct", [("cluster.lab", True), ("other.lab", False)])
+def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direct):
+    import websocket
+    from kubernetes.client import Configuration
+    from websocket._url import get_proxy_info
+
+    from fiber_k8s import channels
+
+    asked = []
+    monkeypatch.setattr(
+        websocket.WebSocket, "connect", lambda self, url, **told: asked.append(told)
+    )
+    configuration = Configuration(host="https://api.cluster.lab:6443")
+    configuration.proxy, configuration.no_proxy = "http://proxy.lab:3128", exempt
+    channels._connect(configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"])
+    (told,) = asked
+    host, port = told["http_proxy_host"], told["http_proxy_port"]
+    no_proxy = told["http_no_proxy"]
+    found = get_proxy_info("api.cluster.lab", True, host, port, no_proxy=no_proxy)
+    assert found[:2] == ((None, 0) if is_direct else ("proxy.lab", 3128))
+
+
 def test_wrong_credentials_are_told_as_such(ask):
     def change(found):
         found["users"][0]["user"] = {"token": "nobody issued it"}

@@ -80,6 +80,7 @@ def open_channels(
 def _connect(configuration: Any, url: str, header: list[str], protocols: Sequence[str]) -> Any:
     """As the official client does it, which offers no timeout, and so may wait for ever."""
     import certifi
+    from kubernetes.client.rest import should_bypass_proxies
     from kubernetes.stream.ws_client import websocket_proxycare
     from websocket import WebSocket
 
@@ -103,6 +104,9 @@ def _connect(configuration: Any, url: str, header: list[str], protocols: Sequenc
     }
     if configuration.proxy or configuration.proxy_headers:
         told = websocket_proxycare(told, configuration, url, None)
+        if should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
+            # as all other requests go: WebSockets have their own idea of what a domain's name means
+            told["http_no_proxy"] = ["*"]
     made: Any = WebSocket(sslopt=options)
     made.connect(url, **told)
     return made
