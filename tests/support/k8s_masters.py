@@ -3,17 +3,21 @@
 import contextlib
 import json
 import secrets
+import sysconfig
+import threading
+import time
 from pathlib import Path
 
 import psutil
 import yaml
 
 import fiber_k8s.rbac
+from cluster.kinds import PODS
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
 
-__all__ = ["Masters", "grant"]
+__all__ = ["Ends", "Masters", "grant", "libraries"]
 
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
@@ -24,6 +28,51 @@ def grant(cluster):
         cluster.create(_PLURALS[thing["kind"]], thing)
 
 
+def libraries(**env):
+    """What a master's pod mounts so that it, and its children, find what this Python has installed.
+
+    Args:
+        env: more variables.
+    """
+    path = sysconfig.get_path("purelib")
+    return {
+        "env": {"PYTHONPATH": "/libraries", **env},
+        "mounts": [{"name": "libraries", "mountPath": "/libraries", "readOnly": True}],
+        "volumes": [{"name": "libraries", "hostPath": {"path": path}}],
+    }
+
+
+class Ends:
+    """When the API first said of each pod that it had ended, by this host's clock."""
+
+    def __init__(self, cluster):
+        self._changed = threading.Condition()
+        self._times = {}
+        parts = cluster.parts
+        cluster.call(lambda: parts.follow(self._read, parts.store.subscribe(PODS)))
+
+    async def _read(self, changes):
+        async for change in changes:
+            if change.type == "DELETED" or _has_ended(change.object):
+                with self._changed:
+                    self._times.setdefault(change.object["metadata"]["name"], time.time())
+                    self._changed.notify_all()
+
+    def wait(self, pod, timeout=60.0):
+        """The time of a pod's end, once it has come."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: pod in self._times, timeout), f"{pod} goes on"
+            return self._times[pod]
+
+
+def _has_ended(pod):
+    status = pod["status"]
+    boxes = status.get("containerStatuses") or ()
+    return status.get("phase") in {"Succeeded", "Failed"} or any(
+        "terminated" in box["state"] for box in boxes
+    )
+
+
 class Masters:
     """Starts masters, waits for their ends, and looks at what is left."""
 
@@ -32,7 +81,7 @@ class Masters:
         self._image = image
         self._client = Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))
 
-    def start(self, program, *words, env=None, mounts=(), **spec):
+    def start(self, program, *words, env=None, mounts=(), memory="1Gi", **spec):
         """A plain pod that runs a program's source, as ``kubectl run`` makes one."""
         name = f"master-{secrets.token_hex(3)}"
         source = Path(program).read_text(encoding="utf-8") if "\n" not in program else program
@@ -48,7 +97,7 @@ class Masters:
             "imagePullPolicy": "Never",
             "command": ["python3", "-c", run],
             "env": [{"name": "MPLBACKEND", "value": "Agg"}, *variables],
-            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            "resources": {"limits": {"cpu": "2", "memory": memory}},
             "volumeMounts": list(mounts),
         }
         pod = {
@@ -65,18 +114,25 @@ class Masters:
 
     def wait(self, name, timeout=240.0):
         """The exit code of a master, and the last lines that it wrote."""
+        (code,) = self.cluster.wait_for("pods", lambda pods: _code(pods, name), timeout=timeout)
+        return code, self.said(name)
 
-        def ended(pods):
-            for pod in pods:
-                if pod["metadata"]["name"] == name:
-                    for one in pod["status"].get("containerStatuses") or ():
-                        found = one["state"].get("terminated")
-                        if found:
-                            return (found["exitCode"],)
-            return None
+    def has_ended(self, name, within=0.0):
+        """Whether a master has ended, or does so within some seconds."""
+        try:
+            self.cluster.wait_for("pods", lambda pods: _code(pods, name), timeout=within)
+        except AssertionError:
+            return False
+        return True
 
-        (code,) = self.cluster.wait_for("pods", ended, timeout=timeout)
-        return code, list(last_lines(self._client, name, 200, "main"))
+    def exec(self, name, *argv):
+        """Run a program in a pod; what it wrote."""
+        from kubernetes import client
+        from kubernetes.stream import stream
+
+        with contextlib.closing(self.cluster.client_for()) as api:
+            connect = client.CoreV1Api(api).connect_get_namespaced_pod_exec
+            return stream(connect, name, "default", command=list(argv), stdout=True, stderr=True)
 
     def kill(self, name):
         """SIGKILL to all processes of a pod; its object stays, as after a crash."""
@@ -87,32 +143,17 @@ class Masters:
                     process.kill()
 
     def said(self, name):
-        """What a master has written so far."""
-        return list(last_lines(self._client, name, 200, "main"))
+        """What a master has written so far, its last lines."""
+        return list(last_lines(self._client, name, 1000, "main"))
 
     def workers(self, phase="Running"):
         """The names of pods of Fiber's processes."""
-        return [
-            pod["metadata"]["name"]
-            for pod in self.cluster.objects("pods")
-            if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-            and pod["status"].get("phase") == phase
-            and not pod["metadata"].get("deletionTimestamp")
-        ]
+        return _workers(self.cluster.objects("pods"), phase)
 
     def wait_for_workers(self, count, timeout=120.0):
         """Wait until so many processes run."""
 
-        def there(pods):
-            running = [
-                pod
-                for pod in pods
-                if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-                and pod["status"].get("phase") == "Running"
-            ]
-            return len(running) >= count
-
-        self.cluster.wait_for("pods", there, timeout=timeout)
+        self.cluster.wait_for("pods", lambda pods: len(_workers(pods)) >= count, timeout=timeout)
 
     def wait_until_gone(self, timeout=60.0):
         """Wait until nothing of any run is left."""
@@ -133,3 +174,23 @@ class Masters:
             with contextlib.suppress(Exception):
                 self.cluster.delete_pod(pod["metadata"]["name"], grace=1)
         self._client.close()
+
+
+def _workers(pods, phase="Running"):
+    return [
+        pod["metadata"]["name"]
+        for pod in pods
+        if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
+        and pod["status"].get("phase") == phase
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def _code(pods, name):
+    """The exit code of a pod's first container, alone in a tuple; None while it runs."""
+    for pod in pods:
+        if pod["metadata"]["name"] == name:
+            for one in pod["status"].get("containerStatuses") or ():
+                if ended := one["state"].get("terminated"):
+                    return (ended["exitCode"],)
+    return None

@@ -7,9 +7,12 @@ programs, this checkout's distributions, and what they need. No registry is aske
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import io
+import marshal
 import os
 import re
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -30,8 +33,10 @@ _PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "false", "id", "kill", "ls", "
 _MORE_PROGRAMS = ("sed", "sh", "sleep", "tar", "test", "touch", "true")
 _LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/"
-    r"|\.opt-\d\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
+    rf"|\.opt-\d\.pyc$|\.(?!{sys.implementation.cache_tag})[a-z]+-\d+\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
 )
+#: what is large, and imported by nobody
+_UNUSED = re.compile(r"kubernetes/aio/|numpy/.*/tests/")
 _FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "run", "srv", "sys", "usr", "usr/bin")
 _MORE_FOLDERS = ("usr/lib", "usr/lib64", "usr/local", "usr/local/bin", "usr/sbin", "var", "work")
 _LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
@@ -73,7 +78,7 @@ def write(stream: IO[bytes], distributions: Sequence[str]) -> None:
         for name in _closure(distributions):
             distribution = importlib.metadata.distribution(name)
             for path, where in _contents(distribution):
-                tree.file(path, f"{_SITE}/{where}")
+                tree.source(path, f"{_SITE}/{where}")
             for point in distribution.entry_points.select(group="console_scripts"):
                 script = _SCRIPT.format(module=point.module, attr=point.attr)
                 tree.text(f"usr/local/bin/{point.name}", script, 0o755)
@@ -114,6 +119,16 @@ class _Tree:
         if ".so" in path.name:
             self._linked.add(path)
 
+    def source(self, path: Path, name: str) -> None:
+        """A file, and if it is Python's what each process would else compile again and again."""
+        if path.suffix == ".py" and (code := _compiled(path, f"/{name}")) is not None:
+            folder, _, file = name.rpartition("/")
+            tag = sys.implementation.cache_tag
+            info = tarfile.TarInfo(f"{folder}/__pycache__/{file.removesuffix('.py')}.{tag}.pyc")
+            info.size, info.mode = len(code), 0o644
+            self._add(info, io.BytesIO(code))
+        self.file(path, name)
+
     def binary(self, path: Path, name: str) -> None:
         self.file(path, name)
         self._linked.add(path)
@@ -127,6 +142,23 @@ class _Tree:
         if info.name not in self._there:
             self._there.add(info.name)
             self._archive.addfile(info, stream)
+
+
+def _compiled(path: Path, name: str) -> bytes | None:
+    """A source's bytecode; None where it lies beside it already."""
+    status = path.stat()
+    stamp = struct.pack("<III", 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    head = importlib.util.MAGIC_NUMBER + stamp
+    kept = Path(importlib.util.cache_from_source(str(path)))
+    if kept.is_file():
+        with kept.open("rb") as stream:
+            if stream.read(len(head)) == head:
+                return None
+    try:
+        return head + marshal.dumps(compile(path.read_bytes(), name, "exec", dont_inherit=True))
+    except (SyntaxError, ValueError):
+        # a template that only looks like Python
+        return None
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -172,7 +204,9 @@ def _contents(distribution: importlib.metadata.Distribution) -> Iterator[tuple[P
     """The files of a distribution, with their places in site-packages."""
     for file in distribution.files or ():
         path = Path(str(distribution.locate_file(file)))
-        if not str(file).startswith("..") and path.is_file() and path.suffix != ".pth":
+        if _UNUSED.match(str(file)) or str(file).startswith(".."):
+            continue
+        if path.is_file() and path.suffix != ".pth":
             yield path, str(file)
     name = distribution.metadata["Name"].replace("-", "_")
     for source in (ROOT / name / "src", ROOT / "plugins" / name / "src"):

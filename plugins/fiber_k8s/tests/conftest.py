@@ -1,9 +1,13 @@
-"""What the tests of this backend share: an emulated cluster of hollow pods, and backends on it."""
+"""What the tests of this backend share: an engine, a cluster of hollow pods, and backends on it."""
 
 import pytest
 
 from cluster import Cluster
+from dockerd import engine
 from k8s_site import Scripts, Site
+
+# one for all modules: an engine and its image take seconds
+__all__ = ["engine"]
 
 
 @pytest.fixture(scope="module")

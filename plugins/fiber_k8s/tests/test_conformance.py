@@ -8,13 +8,10 @@ import pytest
 
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
 from fiber.model import Volume
 from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
-
-__all__ = ["engine"]
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from kubernetes.stream import portforward, stream
 
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
-
-__all__ = ["engine"]
 
 _ECHO = """
 import signal, socket, sys

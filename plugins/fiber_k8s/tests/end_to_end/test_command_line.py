@@ -12,11 +12,8 @@ import yaml
 import registry
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
 from fiber_k8s.rbac import manifests
 from require import need
-
-__all__ = ["engine"]
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 PATIENCE = 120.0
@@ -114,6 +111,17 @@ class TestPrograms:
         done = attached(fiber, "python3", "-c", f"exec({POOL!r})")
 
         assert done.stdout == "328350 k8s\nFalse\n"
+
+    def test_a_gpu_that_is_there_is_granted(self, fiber, kube):
+        kube.add_gpus(1)
+        assert attached(fiber, "--gpu", "1", "echo", "granted").stdout == "granted\n"
+
+        granted = [
+            pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+            for kind, pod in kube.history("pods")
+            if kind == "ADDED" and "nvidia" in str(pod["spec"]["containers"][0]["resources"])
+        ]
+        assert granted == ["1"]
 
     def test_more_gpus_than_there_are_fail_and_leave_nothing(self, fiber):
         done = attached(

@@ -1,43 +1,62 @@
 """Pods that die in every way during maps, and an API that goes away: results are right.
 
-The full count (``tox -e soak``) is 200 deaths.
+The full count (``SOAK=1``) is 200 deaths and breaks, 4 long outages and 8 dead masters.
 """
 
 import random
 import time
+from statistics import median
 
 import pytest
 
 import soak
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
-from k8s_masters import Masters, grant
-
-__all__ = ["engine"]
+from fiber_k8s.client import Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.sweeping import sweep
+from k8s_masters import Ends, Masters, grant
 
 SQUARES = """
-import sys, time
+import os, threading, time
 import fiber
+from fiber import runtime
 
 def square(n):
+    if os.path.exists("/tmp/hungry"):
+        # more than its limit
+        held = [bytes(range(256)) * 2**14 for _ in range(256)]
     time.sleep(0.02)
     return n * n
 
+def tell(events):
+    for job, status in events:
+        if status.state.is_terminal:
+            reason = status.reason.kind.name if status.reason else "none"
+            print("ended", job.id, time.time(), reason, flush=True)
+
 if __name__ == "__main__":
+    fiber.init(memory=256)
     with fiber.Pool(3) as pool:
         pool.map(square, range(30), chunksize=1)
-        print("ready", flush=True)
-        until = time.monotonic() + float(sys.argv[1])
+        events = fiber.get_backend().events(runtime.current().run_id)
+        threading.Thread(target=tell, args=(events,), daemon=True).start()
         rounds = 0
-        while time.monotonic() < until:
+        while not os.path.exists("/tmp/enough"):
             assert pool.map(square, range(300)) == [n * n for n in range(300)]
             rounds += 1
     print("right", rounds > 0, flush=True)
 """
-#: seconds between two deaths, so that a worker comes up in between
-GAP = 4.0
+#: deaths in the life of one program
 DEATHS = 5
+#: the API says that somebody has ended, and within these the program knows
+TOLD_WITHIN = 2.0
+LONG = 30.0 if soak.is_full() else 5.0
+LEASE = 3
+#: what the lease, the end of all processes and a busy machine take
+LEFT = LEASE + 12
+
+pytestmark = pytest.mark.timeout(5 * 3600 if soak.is_full() else 300)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +68,11 @@ def kube(engine):
 
 
 @pytest.fixture
+def ends(kube):
+    return Ends(kube)
+
+
+@pytest.fixture
 def masters(kube, engine):
     masters = Masters(kube, engine.image)
     yield masters
@@ -56,44 +80,130 @@ def masters(kube, engine):
     masters.wait_until_gone()
 
 
+@pytest.fixture
 def deaths(masters, kube):
-    """Ways in which a worker dies, or is cut off for a while."""
+    """Ways in which a worker dies, and ways in which the API is cut off from its program."""
 
-    def away(_):
+    def killed_unseen(name):
         with kube.outage():
+            masters.kill(name)
             # as long as the test is about
             time.sleep(2.0)
 
-    return {
+    def away(_):
+        with kube.outage():
+            time.sleep(2.0)
+
+    deadly = {
         "deleted": lambda name: kube.delete_pod(name, grace=1),
         "deleted by force": lambda name: kube.delete_pod(name, grace=0),
         "evicted": kube.evict,
         "preempted": kube.preempt,
         "evicted by its node": kube.kubelet_evict,
         "killed": masters.kill,
+        "killed while the API is away": killed_unseen,
+        "out of memory": lambda name: masters.exec(name, "touch", "/tmp/hungry"),
+    }
+    harmless = {
         "API away": away,
         "watch cut": lambda _: kube.cut_watches(),
         "history forgotten": lambda _: (kube.expire(), kube.cut_watches()),
     }
+    return deadly, harmless
 
 
-@pytest.mark.timeout(5 * 3600 if soak.is_full() else 300)
-def test_maps_are_right_whatever_dies(masters, kube):
+def told_of(pods, masters, name):
+    """When a program was told of the ends of pods, and why they ended, by their names."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = {}
+        for line in masters.said(name):
+            if line.startswith("ended "):
+                _, pod, when, reason = line.split()
+                found[pod] = (float(when), reason)
+        if found.keys() >= set(pods):
+            return found
+        assert time.monotonic() < deadline, f"{set(pods) - found.keys()} ended, and nobody was told"
+        time.sleep(0.2)
+
+
+def test_maps_are_right_whatever_dies(masters, ends, deaths, record_property):
+    deadly, harmless = deaths
+    delays = []
     for current in soak.rounds("failing pods", 40):
         chance = random.Random(current.seed)
-        name = masters.start(SQUARES, str(GAP * (DEATHS + 1)))
+        name = masters.start(SQUARES)
         masters.wait_for_workers(3)
-        ways = deaths(masters, kube)
-        done = []
+        done, died = [], {}
         for _ in range(DEATHS):
-            how = chance.choice(sorted(ways))
-            victims = sorted(masters.workers())
-            if victims:
-                ways[how](chance.choice(victims))
-                done.append(how)
-            # until the next one
-            time.sleep(GAP)
+            how = chance.choice(sorted({**deadly, **harmless}))
+            victim = chance.choice(sorted(masters.workers()))
+            done.append(how)
+            {**deadly, **harmless}[how](victim)
+            if how in deadly:
+                # what the API said while it was away was told to nobody
+                died[victim] = (how, max(ends.wait(victim), time.time() if "away" in how else 0))
+                masters.wait_for_workers(chance.choice([2, 3]))
+            time.sleep(chance.uniform(0, 1))
+        masters.wait_for_workers(3)
+        told = told_of(died, masters, name)
+        masters.exec(name, "touch", "/tmp/enough")
         code, lines = masters.wait(name)
         assert (code, lines[-1:]) == (0, ["right True"]), (done, lines)
         masters.wait_until_gone()
-        current.note(deaths=done)
+        late = {pod: round(told[pod][0] - when, 3) for pod, (_, when) in died.items()}
+        current.note(
+            deaths=done,
+            told=[(how, late[pod], told[pod][1]) for pod, (how, _) in died.items()],
+        )
+        delays += late.values()
+    if delays:
+        record_property(
+            "seconds until an end is told: median, worst", (median(delays), max(delays))
+        )
+        assert median(delays) < TOLD_WITHIN
+
+
+def test_a_long_outage_is_nobodys_death(masters, kube):
+    for current in soak.rounds("long outages", 4):
+        name = masters.start(SQUARES)
+        masters.wait_for_workers(3)
+        before = set(masters.workers())
+        victim = min(before) if current.seed % 2 else None
+        with kube.outage(restarts=current.seed < 2):
+            if victim is not None:
+                masters.kill(victim)
+            # as long as the test is about
+            time.sleep(LONG)
+        masters.wait_for_workers(3)
+        assert before - set(masters.workers()) == {victim} - {None}
+        masters.exec(name, "touch", "/tmp/enough")
+        code, lines = masters.wait(name)
+        assert (code, lines[-1:]) == (0, ["right True"]), lines
+        masters.wait_until_gone()
+
+
+def test_a_masters_processes_end_with_their_lease_and_a_sweep_removes_the_rest(masters, kube, ends):
+    sweeper = Client(K8sConfig(kubeconfig=str(kube.kubeconfig)))
+    for current in soak.rounds("dead masters", 8):
+        name = masters.start(SQUARES, env={"FIBER_LEASE": str(LEASE)})
+        masters.wait_for_workers(3)
+        pods = masters.workers()
+
+        since = time.time()
+        masters.kill(name)
+        took = max(ends.wait(pod) for pod in pods) - since
+
+        current.note(seconds_until_no_process=round(took, 1))
+        assert took < LEFT
+        # its pod is there, as after a crash, so that nobody but a sweep removes what it owned
+        assert kube.get("pods", name) is not None
+        assert kube.objects("leases") != []
+        deadline = time.monotonic() + 60
+        while not sweep(sweeper):
+            assert time.monotonic() < deadline, kube.objects("leases")
+            # a Lease says by itself when it is over, and nobody tells of that
+            time.sleep(1.0)
+        masters.wait_until_gone()
+        kube.delete_pod(name, grace=0)
+    sweeper.close()

@@ -1,19 +1,11 @@
 """Masters in plain pods: users' programs as they are, with nothing set; and masters that die."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-import require
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
 from k8s_masters import Masters, grant
 
-__all__ = ["engine"]
-
-EXAMPLES = Path(__file__).parents[4] / "examples"
 pytestmark = pytest.mark.timeout(400)
 
 NESTED = """
@@ -88,23 +80,6 @@ def masters(kube, engine):
     masters.wait_until_gone()
 
 
-def test_pi_is_estimated_by_a_pool(masters):
-    code, lines = masters.wait(masters.start(str(EXAMPLES / "pi_estimation.py")))
-
-    assert code == 0, lines
-    assert re.search(r"3\.1[34]", "\n".join(lines)), lines
-    masters.wait_until_gone()
-
-
-def test_environments_of_a_manager_step_at_once(masters):
-    require.need_module("gymnasium")
-    words = ("--steps", "20", "--delay", "50")
-    code, lines = masters.wait(masters.start(str(EXAMPLES / "async_manager.py"), *words))
-
-    assert code == 0, lines
-    assert re.search(r"[\d.]+x$", "\n".join(lines), re.MULTILINE), lines
-
-
 def test_processes_of_processes_are_pods_too_and_what_they_write_is_shown(masters):
     code, lines = masters.wait(masters.start(NESTED))
 
@@ -136,19 +111,3 @@ def test_a_master_that_is_deleted_takes_all_with_it(masters, kube, how):
     kube.delete_pod(name, grace=1 if how == "deleted" else 0)
 
     masters.wait_until_gone()
-
-
-def test_a_master_that_is_killed_leaves_processes_that_end_and_the_next_removes_the_rest(
-    masters, kube
-):
-    name = masters.start(WAITS, env={"FIBER_LEASE": "3"})
-    masters.wait_for_workers(2)
-    pods = masters.workers()
-
-    masters.kill(name)
-
-    def ended(things):
-        left = {one["metadata"]["name"]: one["status"].get("phase") for one in things}
-        return all(left.get(pod) in {None, "Succeeded", "Failed"} for pod in pods)
-
-    kube.wait_for("pods", ended, timeout=30.0)
