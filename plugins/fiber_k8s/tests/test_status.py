@@ -152,6 +152,13 @@ class TestWaiting:
         assert (status.state, status.reason) == (FAILED, Reason(ReasonKind.IMAGE))
         assert words in status.message
 
+    def test_an_image_that_was_loaded_into_nodes_and_is_pulled_all_the_same_is_told_of(self):
+        pod = waiting("ErrImagePull", "pull access denied")
+        pod["spec"]["containers"] = [{"name": "fiber", "imagePullPolicy": "Always"}]
+        assert status_of(pod).message.endswith("with FIBER_K8S_PULL=IfNotPresent")
+        pod["spec"]["containers"][0]["imagePullPolicy"] = "IfNotPresent"
+        assert status_of(pod).message == "ErrImagePull: pull access denied"
+
     def test_an_init_containers_image_is_told_of_as_well(self):
         """Its own container only says that it waits for that one."""
         pod = waiting("PodInitializing", "")

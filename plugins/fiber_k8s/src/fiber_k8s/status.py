@@ -117,7 +117,12 @@ def status_of(pod: Mapping[str, Any]) -> JobStatus:
         )
     if phase == "Unknown":
         return JobStatus(state=JobState.UNKNOWN, message=str(told.get("message") or ""), host=host)
-    return _pending(told, _waiting(told), host)
+    status = _pending(told, _waiting(told), host)
+    if status.reason == Reason(ReasonKind.IMAGE) and _always_pulls(pod):
+        # as it is for `latest` by default, also where the image was loaded into the node
+        msg = f"{status.message}; nodes that have it use it with FIBER_K8S_PULL=IfNotPresent"
+        return attrs.evolve(status, message=msg)
+    return status
 
 
 def doubt_of(pod: Mapping[str, Any]) -> Doubt | None:
@@ -243,6 +248,12 @@ def _waiting(told: Mapping[str, Any]) -> Mapping[str, Any]:
         if theirs.get("reason") in _NEVER or theirs.get("reason") in _PERHAPS:
             return {**theirs, "message": f"init container {one['name']}: {theirs.get('message')}"}
     return own
+
+
+def _always_pulls(pod: Mapping[str, Any]) -> bool:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    policies = {one.get("name"): one.get("imagePullPolicy") for one in containers}
+    return policies.get(CONTAINER) == "Always"
 
 
 def _is_unseen(ended: Mapping[str, Any]) -> bool:
