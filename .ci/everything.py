@@ -59,7 +59,7 @@ def stages(shop: Workshop) -> list[list[Stage]]:
     }
     return [
         computing,
-        [Stage(name, functools.partial(do, shop)) for name, do in waiting.items()],
+        [Stage(name, functools.partial(do, shop), 25) for name, do in waiting.items()],
     ]
 
 
@@ -100,8 +100,9 @@ def k8s(shop: Workshop, it: Running) -> None:
 
 
 def k8s_on_containers(shop: Workshop, it: Running) -> None:
-    """The scenarios and the kills; the kit, the command and a master outside are tox -e py311-k8s."""
-    on_engine(shop, it, f"{K8S}/end_to_end/test_masters.py", f"{K8S}/end_to_end/test_kills.py")
+    """Scenarios, kills, drains and rings; the kit, the command and the rest are tox -e py311-k8s."""
+    names = ("masters", "scenarios", "kills", "drain", "rings")
+    on_engine(shop, it, *(f"{K8S}/end_to_end/test_{name}.py" for name in names))
 
 
 def core_on_docker(shop: Workshop, it: Running) -> None:
