@@ -31,6 +31,8 @@ _LAST = 5.0
 _PAGE = 500
 #: seconds that a stream lasts which is not refused
 _SHORT = 5.0
+#: seconds between two tries at most: an end is told within two, also when the cluster was away
+_APART = 1.5
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
@@ -104,7 +106,7 @@ class Watch:
     # -- the thread
 
     def _run(self) -> None:
-        waits = backoff(tries=None)
+        waits = backoff(most=_APART, tries=None)
         complained = False
         while not self._closed.is_set():
             began = time.monotonic()
@@ -132,7 +134,7 @@ class Watch:
                 log.exception("fiber: what the cluster said of a pod could not be read")
                 self._version = None
             if self._heard or time.monotonic() - began > _SHORT:
-                waits, self._heard = backoff(tries=None), False
+                waits, self._heard = backoff(most=_APART, tries=None), False
             # a cluster that is gone tells nobody when it is back, and one that ends each stream at
             # once is not to be asked without a pause
             self._closed.wait(next(waits))
