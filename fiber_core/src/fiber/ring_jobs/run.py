@@ -63,7 +63,7 @@ def run(
     )
     reader.start()
     asked: list[int] = []
-    answers = {
+    answers: dict[str, Callable[..., Any]] = {
         "status": status,
         "suspend": ring.suspend,
         "resume": ring.resume,
