@@ -126,13 +126,17 @@ class Masters:
         return True
 
     def exec(self, name, *argv):
-        """Run a program in a pod; what it wrote."""
+        """Run a program in a pod to its end; its exit code."""
         from kubernetes import client
         from kubernetes.stream import stream
 
         with contextlib.closing(self.cluster.client_for()) as api:
             connect = client.CoreV1Api(api).connect_get_namespaced_pod_exec
-            return stream(connect, name, "default", command=list(argv), stdout=True, stderr=True)
+            options = {"stdout": True, "stderr": True, "_preload_content": False}
+            running = stream(connect, name, "default", command=list(argv), **options)
+            with contextlib.closing(running):
+                running.run_forever(timeout=60)
+                return running.returncode
 
     def kill(self, name):
         """SIGKILL to all processes of a pod; its object stays, as after a crash."""
