@@ -33,6 +33,8 @@ _PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "false", "id", "kill", "ls", "
 _MORE_PROGRAMS = ("sed", "sh", "sleep", "tar", "test", "touch", "true")
 _LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/"
+    # what is compiled at this moment has a number at its end until it is whole
+    r"|\.pyc\.\d+$"
     rf"|\.opt-\d\.pyc$|\.(?!{sys.implementation.cache_tag})[a-z]+-\d+\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
 )
 #: what is large, and imported by nobody
