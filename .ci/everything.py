@@ -80,7 +80,9 @@ def other_python(shop: Workshop, version: str, it: Running) -> None:
 def on_engine(shop: Workshop, it: Running, *words: str) -> None:
     """Tests in the environment that all backends are in."""
     python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
-    it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", "--durations=5", *words)
+    # the first test's time is also that of an engine and its image
+    words = ("-o", "timeout=240", "--durations=5", *words)
+    it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", *words)
 
 
 def docker(shop: Workshop, it: Running) -> None:
