@@ -193,7 +193,8 @@ def main() -> int:
 
 
 def stop(*_: object) -> NoReturn:
-    """End as by Ctrl-C, with all that was started."""
+    """End as by Ctrl-C, with all that was started; who asks again is not heard."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
