@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from fiber.dispatch import protocol
+from fiber.dispatch.alarm import Alarm
 from fiber.dispatch.calls import Call, Sink
 from fiber.dispatch.laid import Memory
 from fiber.dispatch.large import Large
@@ -24,7 +25,7 @@ from fiber.pending import events, instructions
 from fiber.pending.policy import RetryPolicy
 from fiber.pending.table import PendingTable
 from fiber.transport.endpoint import Peer
-from fiber.transport.reactor import Reactor, Timer
+from fiber.transport.reactor import Reactor
 from fiber.transport.wire import Kind, Message
 
 #: a call's item size is observed again when it has changed by this factor
@@ -57,7 +58,7 @@ class Dispatcher:
         self._large = Large(memory)
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
-        self._reactor = reactor
+        self._alarm = Alarm(reactor, self._tick)
         self._quota = quota
         self._staff = staff
         self._numbers = itertools.count(1)
@@ -65,7 +66,6 @@ class Dispatcher:
         self._calls: dict[int, Call] = {}
         self._sessions: dict[str, Session] = {}
         self._by_ident: dict[str, Session] = {}
-        self._timer: Timer | None = None
         self._drained = threading.Condition(self.lock)
         self._carry: dict[type, Callable[[Any], None]] = {
             instructions.Accept: self._accept,
@@ -210,8 +210,7 @@ class Dispatcher:
     def close(self) -> None:
         """Forget timers and workers."""
         with self.lock:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._alarm.cancel()
             self._sessions.clear()
             self._by_ident.clear()
         self._large.close()
@@ -320,7 +319,7 @@ class Dispatcher:
             call = self._to_size.popleft()
             observed = events.SizeObserved(call.number, call.item_bytes)
             self._carry_out(self.table.handle(observed, now))
-        self._set_timer()
+        self._alarm.set(self.table.next_deadline())
 
     def _carry_out(self, steps: Iterable[instructions.Instruction]) -> None:
         failure: BaseException | None = None
@@ -333,21 +332,9 @@ class Dispatcher:
         if failure is not None:
             raise failure
 
-    def _set_timer(self) -> None:
-        deadline = self.table.next_deadline()
-        if deadline is None or (
-            self._timer is not None
-            and self._timer.action is not None
-            and self._timer.when <= deadline
-        ):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._reactor.call_later(max(0.0, deadline - time.monotonic()), self._tick)
-
     def _tick(self) -> None:
         with self.lock:
-            self._timer = None
+            self._alarm.rung()
             self._feed(events.Tick())
 
     def _dispatch(self, step: instructions.Dispatch) -> None:

@@ -1,0 +1,74 @@
+"""The alarm is set anew for what comes sooner alone; its reactor's timers are written down."""
+
+import time
+
+from fiber.dispatch.alarm import Alarm
+from fiber.transport.reactor import Timer
+
+
+class Reactor:
+    """Keeps the timers that it was asked for."""
+
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, seconds, action):
+        timer = Timer(time.monotonic() + seconds, action)
+        self.timers.append(timer)
+        return timer
+
+    @property
+    def live(self):
+        return [timer for timer in self.timers if timer.action is not None]
+
+
+def an_alarm():
+    reactor, rings = Reactor(), []
+    return Alarm(reactor, lambda: rings.append(1)), reactor, rings
+
+
+def test_nothing_is_set_where_there_is_no_deadline():
+    alarm, reactor, _ = an_alarm()
+    alarm.set(None)
+    assert reactor.timers == []
+
+
+def test_a_deadline_that_is_over_rings_at_once():
+    alarm, reactor, rings = an_alarm()
+    alarm.set(0.0)
+    assert reactor.timers[0].when <= time.monotonic()
+    reactor.timers[0].action()
+    assert rings == [1]
+
+
+def test_one_that_is_set_for_sooner_stays():
+    alarm, reactor, _ = an_alarm()
+    now = time.monotonic()
+    alarm.set(now + 100)
+    alarm.set(now + 200)
+    assert len(reactor.timers) == 1
+
+
+def test_what_comes_sooner_takes_the_place_of_what_was_set():
+    alarm, reactor, _ = an_alarm()
+    now = time.monotonic()
+    alarm.set(now + 200)
+    alarm.set(now + 100)
+    assert [timer.when < now + 150 for timer in reactor.live] == [True]
+
+
+def test_it_can_be_set_again_once_it_rang():
+    alarm, reactor, _ = an_alarm()
+    now = time.monotonic()
+    alarm.set(now + 100)
+    alarm.rung()
+    alarm.set(now + 200)
+    assert len(reactor.timers) == 2
+
+
+def test_cancelled_it_does_not_ring():
+    alarm, reactor, _ = an_alarm()
+    alarm.set(time.monotonic() + 100)
+    alarm.cancel()
+    alarm.cancel()
+    assert reactor.live == []
