@@ -32,7 +32,7 @@ _PAGE = 500
 #: seconds that a stream lasts which is not refused
 _SHORT = 5.0
 #: seconds between two tries at most: an end is told within two, also when the cluster was away
-_APART = 1.5
+_APART = 1.0
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
