@@ -90,7 +90,7 @@ def left_after(mark, runtime, strangers, seconds):
     deadline = time.monotonic() + seconds
     while True:
         processes = [p for p in marked(mark) if p.pid not in strangers]
-        files = [str(path) for path in (runtime / "fiber").iterdir()]
+        files = [str(path) for path in runtime.glob("fiber/*")]
         if not processes and not files:
             shutil.rmtree(runtime)
             return []
