@@ -8,7 +8,7 @@ import getpass
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
@@ -136,8 +136,11 @@ class K8sBackend(Backend):
         """End a pod; its object stays until the node says that no process is left."""
         self._end(job, 1, kill=True)
 
-    def _read(self, job: Job, lines: Iterator[str]) -> Iterator[str]:
+    def _read(self, job: Job, begin: Callable[[], Iterator[str]]) -> Iterator[str]:
+        """What begins at once, with an empty word first; the pod stays until it was read."""
         with self._ends.reading(job.id):
+            lines = begin()
+            yield ""
             yield from lines
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -148,19 +151,21 @@ class K8sBackend(Backend):
             self._feed.wait_placed([job.id], None)
         if self._is_unplaced(job):
             return iter(())
-        lines = logs.follow(
+        begin = functools.partial(
+            logs.follow,
             self._client,
             job.id,
             tail=tail,
             to_the_end=follow,
             has_ended=lambda: self._has_ended(job),
         )
-        if follow:
-            lines = self._read(job, lines)
+        lines = self._read(job, begin) if follow else begin()
         try:
             first = next(lines, None)
         except ApiError as error:
             return iter(self._remembered(job, tail, error))
+        if follow:
+            return lines
         return iter(()) if first is None else _and_then(first, lines)
 
     def exec(
@@ -315,7 +320,14 @@ class K8sBackend(Backend):
     def _end(self, job: Job, grace: int, *, kill: bool) -> None:
         if self._has_ended(job) or self._starter.doom(job.id):
             return
-        self._ends.asked(job.id, kill=kill)
+        was_asked = self._ends.asked(job.id, kill=kill)
+        spec = self._starter.spec(job.id)
+        if kill and (was_asked or spec is None or spec.entry is None):
+            # a node sends SIGTERM first, and waits out a longer grace that it was told of before;
+            # processes of ours are killed by their supervisor, and give nobody a chance
+            from fiber_k8s.execution import kill_processes
+
+            kill_processes(self._client, job.id, self._starter.do)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:

@@ -125,12 +125,14 @@ class Ends:
         for doubt in Doubt:
             self._deadlines.drop((job.id, doubt))
 
-    def asked(self, job_id: str, *, kill: bool) -> None:
-        """A job is asked to end, or is killed."""
+    def asked(self, job_id: str, *, kill: bool) -> bool:
+        """A job is asked to end, or is killed; True where it was asked before, and not killed."""
         with self._changed:
+            was_asked = job_id in self._asked and job_id not in self._killed
             self._asked.add(job_id)
             if kill:
                 self._killed.add(job_id)
+        return was_asked
 
     @contextlib.contextmanager
     def reading(self, job_id: str) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import shutil
@@ -20,7 +21,9 @@ from fiber_k8s.client import Client
 from fiber_k8s.manifest import CONTAINER
 from fiber_k8s.websocket import BINARY, CLOSE, PING, PONG, Frames, frame
 
-__all__ = ["code_of", "execute"]
+__all__ = ["code_of", "execute", "kill_processes"]
+
+log = logging.getLogger("fiber")
 
 #: the newer one can say that standard input has ended (since Kubernetes 1.30)
 _NEWER, _OLDER = "v5.channel.k8s.io", "v4.channel.k8s.io"
@@ -31,6 +34,8 @@ _PIECES = 16
 #: seconds without a word after which one is said
 _SILENCE = 30
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+#: seconds that killing the processes of a pod from within may take
+_INSIDE = 3.0
 
 
 def execute(
@@ -80,6 +85,31 @@ def execute(
         return conversation.run()
     finally:
         conversation.close()
+
+
+def kill_processes(client: Client, pod: str, do: Callable[[Callable[[], None]], None]) -> None:
+    """SIGKILL to all processes of a pod but its first one, which ends when they have.
+
+    Where that is not allowed, or the pod does not run, the node's own way has to do.
+
+    Args:
+        client: the cluster.
+        pod: its name.
+        do: runs a call on another thread; it is waited for a moment.
+    """
+    over = threading.Event()
+
+    def work() -> None:
+        try:
+            execute(client, pod, ["sh", "-c", "kill -9 -1"], write=lambda _, __: None)
+        except BackendError as error:
+            # the pod may have ended under it as well
+            log.debug("fiber: pod %s is not killed from within: %s", pod, error)
+        finally:
+            over.set()
+
+    do(work)
+    over.wait(_INSIDE)
 
 
 def code_of(status: bytes) -> tuple[int, str]:

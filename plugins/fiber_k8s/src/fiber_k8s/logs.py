@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +37,7 @@ def follow(
     to_the_end: bool = False,
     has_ended: Callable[[], bool] = lambda: True,
 ) -> Iterator[str]:
-    """Yield lines as they come.
+    """Lines as they come; where it begins is settled by the call.
 
     Args:
         client: the cluster.
@@ -46,16 +47,21 @@ def follow(
         has_ended: whether it has.
     """
     if not to_the_end:
-        yield from _lines(client, pod, {"tailLines": tail})
-        return
-    query: dict[str, Any] = {"timestamps": "true"}
+        return _lines(client, pod, {"tailLines": tail})
     place = LogPlace()
+    last: list[str] = []
     if tail is not None:
         # those there are, and where they end: what comes next is followed from there
-        stamped = _lines(client, pod, {**query, "tailLines": max(1, tail)})
+        stamped = _lines(client, pod, {"timestamps": "true", "tailLines": max(1, tail)})
         last = list(place.new(stamped, is_tail=True))
-        yield from last[len(last) - tail :] if tail else ()
-    query["follow"] = "true"
+        last = last[len(last) - tail :] if tail else []
+    return itertools.chain(last, _go_on(client, pod, place, has_ended))
+
+
+def _go_on(
+    client: Client, pod: str, place: LogPlace, has_ended: Callable[[], bool]
+) -> Iterator[str]:
+    query: dict[str, Any] = {"timestamps": "true", "follow": "true"}
     waits = backoff(tries=None)
     while True:
         # before it is read: what ended before then has been read to its end

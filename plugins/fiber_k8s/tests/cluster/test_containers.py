@@ -10,6 +10,9 @@ from kubernetes.stream import portforward, stream
 from cluster import Cluster
 from cluster.real import Docker
 
+# the first test waits for the engine and its image
+pytestmark = pytest.mark.timeout(300)
+
 _ECHO = """
 import signal, socket, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
