@@ -114,7 +114,7 @@ class TestPrograms:
 
     def test_a_gpu_that_is_there_is_granted(self, fiber, kube):
         kube.add_gpus(1)
-        assert attached(fiber, "--gpu", "1", "echo", "granted").stdout == "granted\n"
+        assert attached(fiber, "--gpu", "1", "sh", "-c", "echo granted").stdout == "granted\n"
 
         granted = [
             pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
