@@ -18,6 +18,7 @@ from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.deadlines import Deadlines
+from fiber_k8s.execution import kill_processes
 from fiber_k8s.happenings import Slow, is_scaling
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
@@ -162,7 +163,12 @@ class Ends:
         """
         wanted = dict(pair.split("=", 1) for pair in selector.split(","))
         with self._changed:
-            self._asked.update(self._left(wanted))
+            left = self._left(wanted)
+            # a node waits out the grace that it was told of first
+            slow = [name for name in left if name in self._asked and name not in self._killed]
+            self._asked.update(left)
+        for name in slow:
+            kill_processes(self._client, name, self._starter.do)
         path = self._client.path("pods")
         body = {
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1,

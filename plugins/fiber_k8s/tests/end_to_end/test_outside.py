@@ -119,17 +119,18 @@ class TestKit(Streams):
         backend.close()
 
 
-class TestBesideAJob:
-    @pytest.fixture(scope="class")
-    def job(self, outside):
-        queue = fiber.Queue()
-        process = fiber.Process(target=take_all, args=(queue,))
-        process.start()
-        assert process.pid
-        yield process._popen.job
-        queue.put(None)
-        process.join(60)
+@pytest.fixture(scope="class")
+def job(outside):
+    queue = fiber.Queue()
+    process = fiber.Process(target=take_all, args=(queue,))
+    process.start()
+    assert process.pid
+    yield process._popen.job
+    queue.put(None)
+    process.join(60)
 
+
+class TestBesideAJob:
     def test_a_program_runs_there_with_its_words_and_ends_as_it_does(self, job):
         client = runtime.current().backend._client
         heard = io.BytesIO()
