@@ -3,6 +3,8 @@
 Pods are containers of an engine of the tests' own; the API server is emulated.
 """
 
+import time
+
 import attrs
 import pytest
 
@@ -34,6 +36,13 @@ class ClusterWitness(HostWitness):
     def __init__(self, backend, cluster):
         self._backend = backend
         self._cluster = cluster
+
+    def kill(self, job):
+        # a container is said to run a moment before its program is there
+        deadline = time.monotonic() + 30
+        while not self.is_running(job) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        super().kill(job)
 
     def calls(self):
         return len(self._cluster.requests)

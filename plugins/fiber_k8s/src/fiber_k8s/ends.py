@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -41,6 +42,8 @@ log = logging.getLogger("fiber")
 #: lines of a log that tell why a job failed
 _TAIL = 20
 _STARTED_NOT = 127
+#: seconds after which it is looked for what was to be removed, whatever was told
+_LOOK = 1.0
 #: seconds between two looks at whether an autoscaler is at work for a pod
 _SCALING = 60.0
 
@@ -163,10 +166,10 @@ class Ends:
         """
         wanted = dict(pair.split("=", 1) for pair in selector.split(","))
         with self._changed:
-            left = self._left(wanted)
+            there = self._left(wanted)
             # a node waits out the grace that it was told of first
-            slow = [name for name in left if name in self._asked and name not in self._killed]
-            self._asked.update(left)
+            slow = [name for name in there if name in self._asked and name not in self._killed]
+            self._asked.update(there)
         for name in slow:
             kill_processes(self._client, name, self._starter.do)
         path = self._client.path("pods")
@@ -184,8 +187,17 @@ class Ends:
             # one by one: that takes another verb
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
             self._starter.do_all([functools.partial(self._delete, name) for name in names])
-        with self._changed:
-            self._changed.wait_for(lambda: not self._left(wanted), timeout)
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._left(wanted), min(left, _LOOK))
+            # one that was created a moment ago may not have been told of yet
+            found = {pod["metadata"]["name"]: pod for pod in self._client.pods(selector)}
+            if not found:
+                return
+            with self._changed:
+                for name, pod in found.items():
+                    self._there.setdefault(name, pod["metadata"].get("labels") or {})
 
     def close(self) -> None:
         """Wait for nothing any more. Idempotent."""
