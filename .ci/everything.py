@@ -39,7 +39,7 @@ LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tq
 def stages(shop: Workshop) -> list[list[Stage]]:
     """Stages that mostly compute, and beside them those that mostly wait."""
     main = shop.main
-    computing = [Stage(f"tests, Python {main} (README)", functools.partial(readme, shop), 30)]
+    computing = [Stage(f"tests, Python {main} (README)", functools.partial(readme, shop), 45)]
     for version in shop.pythons:
         if version != main:
             do = functools.partial(other_python, shop, version)

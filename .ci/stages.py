@@ -44,7 +44,7 @@ class Stage:
     name: str
     do: Callable[[Running], object]
     #: one that takes longer hangs
-    minutes: float = 20
+    minutes: float = 30
 
 
 @dataclasses.dataclass(frozen=True)
