@@ -59,7 +59,7 @@ def stages(shop: Workshop) -> list[list[Stage]]:
     }
     return [
         computing,
-        [Stage(name, functools.partial(do, shop), 25) for name, do in waiting.items()],
+        [Stage(name, functools.partial(do, shop), 35) for name, do in waiting.items()],
     ]
 
 
