@@ -64,7 +64,9 @@ def run(podman, environ, tmp_path):
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+        # shown where the test fails
+        sys.stderr.write(done.stderr)
+        assert done.returncode == 0
         # a program that ended has removed what it started
         assert podman.containers() == []
         return done.stdout
