@@ -17,6 +17,7 @@ __all__ = ["Container"]
 
 _NOT_STARTED = b"OCI runtime exec failed"
 _MESSAGE = 4096
+_KILLED = 137
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 
 
@@ -166,7 +167,13 @@ class _Process:
 
     async def code(self) -> int:
         while True:
-            told = await self._wire.ask("GET", f"{self._path}/json")
+            try:
+                told = await self._wire.ask("GET", f"{self._path}/json")
+            except EngineError as error:
+                if error.status != 404:
+                    raise
+                # its container is gone, and all that was in it was killed
+                return _KILLED
             if not told["Running"]:
                 return int(told["ExitCode"] or 0)
             # the engine closes the output a moment before it knows the code

@@ -80,7 +80,11 @@ class Wire:
             f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
         )
         writer.write(head.encode() + text)
-        answer = await reader.readuntil(b"\r\n\r\n")
+        try:
+            answer = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, OSError) as error:
+            writer.close()
+            raise EngineError(500, "the engine has closed the connection") from error
         status = int(answer.split()[1])
         if status not in {101, 200}:
             message = _message(await reader.read(4096))

@@ -35,7 +35,7 @@ from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name
 from fiber_k8s.room import Room
 from fiber_k8s.run import Belongings
-from fiber_k8s.status import job_of, status_of
+from fiber_k8s.status import gone, job_of, status_of
 from fiber_k8s.streams import Streams
 from fiber_k8s.sweeping import sweep, sweep_finished
 from fiber_k8s.watch import Watch
@@ -122,6 +122,8 @@ class K8sBackend(Backend):
                 elif found[job.id] is None:
                     msg = f"there is no job {job.id} ({job.name}) in namespace {self._client.namespace}"  # fmt: skip
                     raise UnknownJobError(msg)
+                else:
+                    found[job.id] = gone({"metadata": {}, "status": {}})  # it is told of soon
         return [known for job in jobs if (known := found[job.id]) is not None]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
@@ -321,19 +323,19 @@ class K8sBackend(Backend):
         if self._has_ended(job) or self._starter.doom(job.id):
             return
         was_asked = self._ends.asked(job.id, kill=kill)
-        spec = self._starter.spec(job.id)
-        if kill and (was_asked or spec is None or spec.entry is None):
-            # a node sends SIGTERM first, and waits out a longer grace that it was told of before;
-            # processes of ours are killed by their supervisor, and give nobody a chance
+        if kill and (
+            was_asked or (spec := self._starter.spec(job.id)) is None or spec.entry is None
+        ):
+            # a node sends SIGTERM first, and waits out a grace of before; supervisors do not
             from fiber_k8s.execution import kill_processes
 
             kill_processes(self._client, job.id, self._starter.do)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:
-            if error.status != 409:
-                raise
-            return
+            if error.status == 409:
+                return
+            raise
         if not known and self._feed.status(job.id) is None:
             msg = f"there is no job {job.id} in namespace {self._client.namespace}"
             raise UnknownJobError(msg)

@@ -194,6 +194,9 @@ class Ends:
             # one that was created a moment ago may not have been told of yet
             found = {pod["metadata"]["name"]: pod for pod in self._client.pods(selector)}
             if not found:
+                # of their ends it is told in a moment
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
                 return
             with self._changed:
                 for name, pod in found.items():
