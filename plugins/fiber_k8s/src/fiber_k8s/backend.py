@@ -30,6 +30,7 @@ from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.ends import Ends
+from fiber_k8s.execution import kill_processes
 from fiber_k8s.groups import Gangs, start_group
 from fiber_k8s.jobs import Starter
 from fiber_k8s.names import PREFIX, object_name
@@ -323,12 +324,9 @@ class K8sBackend(Backend):
         if self._has_ended(job) or self._starter.doom(job.id):
             return
         was_asked = self._ends.asked(job.id, kill=kill)
-        if kill and (
-            was_asked or (spec := self._starter.spec(job.id)) is None or spec.entry is None
-        ):
+        spec = self._starter.spec(job.id)
+        if kill and (was_asked or spec is None or spec.entry is None):
             # a node sends SIGTERM first, and waits out a grace of before; supervisors do not
-            from fiber_k8s.execution import kill_processes
-
             kill_processes(self._client, job.id, self._starter.do)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
