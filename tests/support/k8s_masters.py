@@ -134,9 +134,12 @@ class Masters:
             connect = client.CoreV1Api(api).connect_get_namespaced_pod_exec
             options = {"stdout": True, "stderr": True, "_preload_content": False}
             running = stream(connect, name, "default", command=list(argv), **options)
-            with contextlib.closing(running):
+            try:
                 running.run_forever(timeout=60)
                 return running.returncode
+            finally:
+                # close() leaves a socket open whose other side has closed before
+                running.sock.shutdown()
 
     def kill(self, name):
         """SIGKILL to all processes of a pod; its object stays, as after a crash."""

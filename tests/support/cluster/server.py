@@ -103,8 +103,12 @@ class Server:
             response = await self._answer(request, query, call)
         except Refused as refused:
             response = refusal(refused)
-        except Exception:
-            self.failures.append(f"{request.method} {request.path_qs}\n{traceback.format_exc()}")
+        except Exception as error:
+            # whoever asked may have gone meanwhile
+            has_gone = request.transport is None or request.transport.is_closing()
+            if not (has_gone and isinstance(error, ConnectionError)):
+                told = f"{request.method} {request.path_qs}\n{traceback.format_exc()}"
+                self.failures.append(told)
             text = "Internal error occurred: the emulator failed"
             response = answer(Refused(500, "InternalError", text).status, 500)
         call.code = response.status

@@ -279,7 +279,8 @@ def run(kube, *argv, stdin=None):
         answer.run_forever(timeout=30)
         out, err = answer.read_stdout(), answer.read_stderr()
         error = answer.read_channel(3)
-        answer.close()
+        # close() leaves a socket open whose other side has closed before
+        answer.sock.shutdown()
         if "executable file not found" in error:
             return out, err, "executable file not found in $PATH"
         code = 0 if '"Success"' in error else int(error.rpartition('"message":"')[2].split('"')[0])

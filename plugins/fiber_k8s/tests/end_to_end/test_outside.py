@@ -31,7 +31,10 @@ def kube(engine):
 def outside(kube, engine):
     """This program is outside of the cluster, and starts its processes there, in one run."""
     fiber.init(backend="k8s", image=engine.image, k8s_kubeconfig=str(kube.kubeconfig))
-    yield kube
+    with pytest.MonkeyPatch.context() as patch:
+        # its threads go on from test to test
+        patch.setenv("FIBER_BACKEND", "k8s")
+        yield kube
     current = runtime.started()
     run = current.run_id
     current.close()
