@@ -214,7 +214,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _give_time(item: pytest.Item) -> None:
     """A process elsewhere takes seconds to start where other tests keep the machine busy."""
     mark = item.get_closest_marker("timeout")
-    usual = mark.args[0] if mark is not None else float(item.config.getini("timeout"))
+    # empty where nobody set it, as in a checkout that is not ours
+    usual = mark.args[0] if mark is not None else float(item.config.getini("timeout") or 0)
     item.add_marker(pytest.mark.timeout(usual * _SLOWER), append=False)
 
 

@@ -4,10 +4,7 @@ import pytest
 
 from cluster import Cluster
 from cluster.real import Docker
-from dockerd import engine
 from k8s_masters import grant
-
-__all__ = ["engine"]
 
 pytestmark = pytest.mark.timeout(300)
 
