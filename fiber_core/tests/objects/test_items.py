@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from fiber.exceptions import WireError
 from fiber.objects import items
-from fiber.objects.items import Laden
+from fiber.objects.items import Laden, until_none
+from fiber.transport import codec
 
+NONE = bytes(codec.pickled(None))
 TICKETS = [("abc", ("ipc:///x", "ipc:///y"), 3, 99)]
 some = st.lists(st.one_of(st.binary(max_size=50), st.just("laden"), st.just(b"x" * 100_000)))
 
@@ -85,3 +87,20 @@ def test_tickets_that_make_no_sense_are_refused(listed):
 def test_a_laden_item_without_a_length_is_refused():
     with pytest.raises(WireError):
         Laden(b"ab").tickets()
+
+
+class TestNone:
+    @pytest.mark.parametrize(
+        "back, fresh, count, upto",
+        [
+            ([], [b"1", b"2", NONE, b"4"], 4, 3),
+            ([], [b"1", b"2", NONE], 2, 2),
+            ([(7, b"1"), (9, NONE)], [b"3"], 3, 2),
+            ([(7, NONE)], [NONE], 2, 1),
+            ([], [b"abcd", b"2"], 2, 2),
+            ([], [Laden(NONE), b"2"], 2, 2),
+        ],
+        ids=["in between", "behind", "among what came back", "two", "as long", "laden"],
+    )
+    def test_items_are_counted_up_to_it(self, back, fresh, count, upto):
+        assert until_none(back, fresh, count) == upto

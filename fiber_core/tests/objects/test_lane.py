@@ -15,6 +15,7 @@ from fiber.objects.orders import (
     Request,
 )
 from fiber.objects.protocol import Mode
+from fiber.transport import codec
 
 
 def offer(*items, wait=True):
@@ -77,6 +78,25 @@ def test_the_last_items_are_spread_over_the_readers():
     lane.open("b")
 
     assert len(given(lane.ask(Request("a", want=100)))) == 4
+
+
+NONE = bytes(codec.pickled(None))
+
+
+def test_one_of_several_readers_gets_nothing_that_comes_after_a_none():
+    lane = filled(NONE, b"1", b"2", b"3", b"4", NONE)
+    lane.open("a")
+    lane.open("b")
+
+    assert given(lane.ask(Request("a", want=9))) == [NONE]
+    # whoever has stopped there holds nothing that the other one, at the last None, would miss
+    assert given(lane.ask(Request("b", want=9))) == [b"1", b"2"]
+
+
+def test_the_only_reader_gets_what_comes_after_a_none():
+    lane = filled(NONE, b"1", NONE)
+
+    assert given(lane.ask(Request("a", want=9))) == [NONE, b"1", NONE]
 
 
 def test_a_delivery_of_large_items_is_bounded_in_bytes():

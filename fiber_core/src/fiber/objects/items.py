@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from fiber.exceptions import WireError
+from fiber.transport import codec
 from fiber.transport.wire import Buffer
 
 _HEAD = struct.Struct("<II")
@@ -25,6 +26,10 @@ _LENGTH = struct.Struct("<I")
 _SMALL = 4096
 #: an item from here on is handed to the transport as it is, smaller ones are joined
 _LARGE = 64 * 1024
+
+
+#: by which writers tell readers to stop
+_NONE = bytes(codec.pickled(None))
 
 
 class Laden:
@@ -75,6 +80,24 @@ class Laden:
 
 
 Item: TypeAlias = Buffer | Laden
+
+
+def until_none(back: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: int) -> int:
+    """How many of the first ``count`` items there are up to the first None, with it.
+
+    A reader that stops there must not hold items that were put before the None at which another
+    one stops: they would come back when nobody reads any more.
+
+    Args:
+        back: what came back, with its position; it is before the others.
+        fresh: what nobody had yet.
+        count: what the answer is where there is no None.
+    """
+    items = itertools.chain((item for _, item in back), fresh)
+    for number, item in enumerate(itertools.islice(items, count), 1):
+        if len(item) == len(_NONE) and item == _NONE:
+            return number
+    return count
 
 
 def pack(items: Sequence[Item]) -> list[Buffer]:

@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from fiber.objects.book import Book, Placed, Progress
 from fiber.objects.gate import Gate
-from fiber.objects.items import Item
+from fiber.objects.items import Item, until_none
 from fiber.objects.orders import (
     Accepted,
     Broken,
@@ -330,7 +330,8 @@ class Lane:
         available = self.available
         fair = max(1, available // max(1, len(self._books)))
         light = max(1, MAX_DELIVERY * available // max(1, self._bytes))
-        return min(request.want, fair, light, available)
+        count = min(request.want, fair, light, available)
+        return until_none(self._back, self._fresh, count) if self._is_shared else count
 
     @property
     def _is_shared(self) -> bool:
