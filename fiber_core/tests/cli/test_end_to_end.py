@@ -79,7 +79,8 @@ def collected(run_root):
     yield
     if list(Path(run_root, "fiber").iterdir()):
         for job in jobs():
-            inside("kill", "--now", job["job"])
+            # one that was still listed may have ended by now; what is left is seen below
+            CliRunner().invoke(cli, ["kill", "--now", job["job"]], prog_name="fiber")
         inside("gc")
     deadline = time.monotonic() + PATIENCE
     while list(Path(run_root, "fiber").iterdir()) and time.monotonic() < deadline:
