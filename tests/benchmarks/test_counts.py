@@ -115,24 +115,23 @@ def test_a_large_argument_and_its_result_cross_once_and_are_held_three_times_at_
 
 def test_what_another_process_puts_costs_no_more_than_it_did():
     items, go = fiber.Queue(), fiber.SimpleQueue()
-    process = fiber.Process(target=tasks.put_all, args=(items, 5_000, go))
+    process = fiber.Process(target=tasks.put_in_rounds, args=(items, 1_000, go))
     process.start()
-    go.put(None)
-    for _ in range(2_500):  # its pace is known
-        items.get()
 
-    with counting([process.pid]) as counts:
-        for _ in range(2_500):
-            items.get()
+    def one_round():
+        with counting([process.pid]) as counts:
+            go.put(True)
+            for _ in range(1_000):
+                items.get()
+        return counts.each(1_000)
 
-    go.put(None)
+    one_round()  # its pace is known
+    rounds = [one_round() for _ in range(7)]
+
+    go.put(False)
     process.join()
-    # on a busy machine all of it may be here before it is counted
-    each = counts.each(2_500)
-    assert each.frames < 0.1
-    assert each.bytes < 60
-    assert each.calls < 0.2
-    assert each.waits < 0.3
+    # a writer that has to wait for a processor sends what it has: some round is undisturbed
+    within(min(rounds), Costs(frames=0.2, bytes=60, calls=0.4, waits=0.6))
 
 
 def test_what_another_process_gets_costs_no_more_than_it_did():

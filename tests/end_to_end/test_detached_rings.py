@@ -32,8 +32,10 @@ def environ(tmp_path):
         "XDG_RUNTIME_DIR": folder,
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }
-    shutil.rmtree(folder)
+    # a ring has failed before the last of its processes is gone
+    psutil.wait_procs(marked(tmp_path), PATIENCE)
     assert marked(tmp_path) == []
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -51,12 +51,11 @@ def most_traced(_: Any = None) -> int:
     return most
 
 
-def put_all(items: Any, count: int, go: Any) -> None:
-    """Fill a queue when told to, and stay until told again."""
-    go.get()
-    for number in range(count):
-        items.put(number)
-    go.get()
+def put_in_rounds(items: Any, count: int, go: Any) -> None:
+    """Put so many items into a queue each time that it is told to, until it is told to end."""
+    while go.get():
+        for number in range(count):
+            items.put(number)
 
 
 def get_all(items: Any, count: int, done: Any, go: Any) -> None:

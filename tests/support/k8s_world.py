@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fiber.model import JobSpec
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.manifest import CONTAINER, Around, manifest
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "k8s-recordings"
 
@@ -131,6 +133,9 @@ PARENT = {
     "status": {"phase": "Running", "podIP": "10.0.0.7"},
 }
 
+#: a run's, as an owner
+LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "fiber-r", "uid": "u1"}
+
 
 def parent():
     """A pod with everything that a parent may have."""
@@ -146,6 +151,22 @@ def process(**changes):
     """A process of Fiber's."""
     argv = ("python3", "-m", "fiber.launch.job")
     return spec(**{"argv": argv, "entry": "fiber.launch.bootstrap:main", **changes})
+
+
+def make(job=None, around=None, **settings):
+    """The pod of a job, by the settings."""
+    return manifest(job or process(), K8sConfig(**settings), around or Around())
+
+
+def container(pod):
+    """The one container of a pod, which is Fiber's."""
+    assert [one["name"] for one in pod["spec"]["containers"]] == [CONTAINER]
+    return pod["spec"]["containers"][0]
+
+
+def env(pod):
+    """The variables of a pod's container; those that are references as these."""
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container(pod)["env"]}
 
 
 @functools.cache

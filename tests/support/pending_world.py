@@ -73,7 +73,10 @@ class Task:
     accepted: set[int] = attrs.Factory(set)
     abandoned: set[int] = attrs.Factory(set)
     withdrawn: set[int] = attrs.Factory(set)
+    #: what a lost worker may have begun, and nobody else holds: each unit travels alone
     suspects: set[int] = attrs.Factory(set)
+    #: what a lost worker may have begun while somebody else held it too
+    tainted: set[int] = attrs.Factory(set)
     deaths: dict[int, list[Attempt]] = attrs.Factory(dict)
     given: set[int] = attrs.Factory(set)
 
@@ -138,33 +141,31 @@ class World:
             single = len(hand.pieces) == 1 and piece.stop - piece.start <= piece.chunk
             if single and blames:
                 task.deaths.setdefault(piece.done, []).append(attempt)
-            elsewhere = {
-                item
-                for other in self.hands.values()
-                for held in other.pieces
-                if held.call == piece.call
-                for item in range(held.done, held.stop)
-            }
+            elsewhere = self.held_of(task)
             if task.retry:
                 task.suspects |= items - elsewhere
+                task.tainted |= items & elsewhere
             freed |= {(piece.call, item) for item in items - elsewhere}
         self.feed(WorkerLost(hand.name, attempt, counts), freed=freed)
 
     def withdraw_from(self, task, start, stop):
         # what somebody holds, or may have begun, is none of it
-        held = {
+        waits = set(range(start, min(stop, task.count))) - self.held_of(task)
+        waits -= task.given | task.finished | task.suspects
+        if not task.closed:
+            waits &= set(range(task.count - task.count % task.chunk))
+        self.feed(ItemsWithdrawn(task.call, start, stop))
+        assert task.dropped or task.done or waits <= task.withdrawn, "it would run all the same"
+
+    def held_of(self, task):
+        """The items of a call that workers hold."""
+        return {
             item
             for hand in self.hands.values()
             for piece in hand.pieces
             if piece.call == task.call
             for item in range(piece.done, piece.stop)
         }
-        waits = set(range(start, min(stop, task.count))) - held
-        waits -= task.given | task.finished | task.suspects
-        if not task.closed:
-            waits &= set(range(task.count - task.count % task.chunk))
-        self.feed(ItemsWithdrawn(task.call, start, stop))
-        assert task.dropped or task.done or waits <= task.withdrawn, "it would run all the same"
 
     # What must hold.
 

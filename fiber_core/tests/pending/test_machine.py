@@ -144,6 +144,7 @@ class Histories(World, RuleBasedStateMachine):
         if piece.done == piece.stop:
             hand.pieces.remove(piece)
         task.given -= back
+        task.suspects |= (back & task.tainted) - self.held_of(task)
         self.feed(RevokeAnswered(hand.name, piece.entry, kept))
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 0.06, 0.12, 1.0]))

@@ -53,14 +53,8 @@ def test_no_kubeconfig_is_told_with_what_to_set(tmp_path):
         Client(K8sConfig(kubeconfig=str(tmp_path / "none"))).pods("a=b")
 
 
-def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": hollow.token("admin")},
-    }
-    script = tmp_path / "login"
-    script.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+def logging_in_by(script):
+    """Has a kubeconfig's user log in by a plugin."""
     script.chmod(0o700)
     plugin = {
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -71,7 +65,18 @@ def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
     def change(found):
         found["users"][0]["user"] = {"exec": plugin}
 
-    assert ask(change).pods("a=b") == []
+    return change
+
+
+def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": hollow.token("admin")},
+    }
+    script = tmp_path / "login"
+    script.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    assert ask(logging_in_by(script)).pods("a=b") == []
 
 
 def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
@@ -87,17 +92,7 @@ def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
 printf '{kind}, "status": {{"token": "%s"}}}}' "$(cat {token})"
 echo '{hollow.token("admin")}' > {token}
 """)
-    script.chmod(0o700)
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": str(script),
-        "interactiveMode": "Never",
-    }
-
-    def change(found):
-        found["users"][0]["user"] = {"exec": plugin}
-
-    assert ask(change).pods("a=b") == []
+    assert ask(logging_in_by(script)).pods("a=b") == []
 
 
 def test_a_certificate_of_nobody_is_refused(ask):

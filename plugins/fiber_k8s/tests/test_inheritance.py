@@ -5,25 +5,9 @@ import pytest
 import k8s_world
 from fiber.exceptions import SubmitError
 from fiber.model import Volume
-from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
-from fiber_k8s.manifest import CONTAINER, Around, manifest
-from k8s_world import parent, process, spec
-
-LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "fiber-r", "uid": "u1"}
-
-
-def make(job=None, around=None, **settings):
-    return manifest(job or process(), K8sConfig(**settings), around or Around())
-
-
-def container(pod):
-    assert [one["name"] for one in pod["spec"]["containers"]] == [CONTAINER]
-    return pod["spec"]["containers"][0]
-
-
-def env(pod):
-    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container(pod)["env"]}
+from fiber_k8s.manifest import Around
+from k8s_world import LEASE, container, env, make, parent, process, spec
 
 
 class TestInheritance:

@@ -11,23 +11,9 @@ from fiber.model import ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
 from fiber_k8s.manifest import CONTAINER, Around, manifest
-from k8s_world import parent, process, spec
+from k8s_world import LEASE, container, env, make, parent, process, spec
 
-LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "fiber-r", "uid": "u1"}
 GPUS = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
-
-
-def make(job=None, around=None, **settings):
-    return manifest(job or process(), K8sConfig(**settings), around or Around())
-
-
-def container(pod):
-    assert [one["name"] for one in pod["spec"]["containers"]] == [CONTAINER]
-    return pod["spec"]["containers"][0]
-
-
-def env(pod):
-    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container(pod)["env"]}
 
 
 class TestNames:

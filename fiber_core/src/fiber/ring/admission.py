@@ -80,10 +80,6 @@ class Admission:
         done = slot in worker.returned or slot in worker.raised
         return not done and (slot not in worker.kept or (number, slot) not in self._found)
 
-    def newest(self) -> tuple[int, bytes] | None:
-        """The newest state that anybody told."""
-        return self._round.newest()
-
     @property
     def hellos(self) -> tuple[Newcomer, ...]:
         """Its ranks, each with the address that all others reached."""

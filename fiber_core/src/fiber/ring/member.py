@@ -155,7 +155,7 @@ class _Member:
             listening.start()
             while not isinstance(order := self._orders.get(), Leave):
                 if isinstance(order, Probe):
-                    self._tell(probe(order.targets))
+                    self._probe(order)
                     continue
                 if isinstance(order, Changed):
                     self._changed(order)

@@ -116,9 +116,7 @@ class Talk:
         """Somebody answered, or will not any more."""
         current, admission = self._round, self._admission
         if current is not None and current.is_answered():
-            newest = current.newest()
-            if newest is not None and newest[0] >= self._state[0]:
-                self._state = newest
+            self._keep_newest(current)
             self._feed(events.Collected(current.number))
         if admission is not None and admission.is_answered():
             self._decide(admission)
@@ -140,17 +138,21 @@ class Talk:
             self._feed(events.Formed(current.number))
 
     def _decide(self, admission: Admission) -> None:
-        newest = admission.newest()
-        if newest is not None and newest[0] >= self._state[0]:
-            self._state = newest
         failure, number, current = admission.failure(), admission.worker.number, self._round
         assert current is not None, "somebody is admitted to a round"
+        self._keep_newest(current)
         if failure is None:
             self._feed(events.Admitted(current.number, number))
         else:
             self._feed(events.NotAdmitted(current.number, number, failure))
         if self._admission is admission:
             self._admission = None
+
+    def _keep_newest(self, current: Round) -> None:
+        """What those that begin go on from: the newest state that anybody told."""
+        newest = current.newest()
+        if newest is not None and newest[0] >= self._state[0]:
+            self._state = newest
 
     def _run(self, current: Round) -> Run:
         step, state = self._state

@@ -7,12 +7,11 @@ import sys
 import textwrap
 
 import pytest
-import yaml
 
 import registry
 from cluster import Cluster
 from cluster.real import Docker
-from fiber_k8s.rbac import manifests
+from k8s_masters import grant
 from require import need
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
@@ -42,13 +41,7 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def kube(engine):
     with Cluster.start(runtime=Docker(engine), nodes=["one"]) as cluster:
-        plurals = {
-            "ServiceAccount": "serviceaccounts",
-            "Role": "roles",
-            "RoleBinding": "rolebindings",
-        }
-        for thing in yaml.safe_load_all(manifests("default")):
-            cluster.create(plurals[thing["kind"]], thing)
+        grant(cluster)
         claim = {
             "metadata": {"name": "nfs"},
             "spec": {

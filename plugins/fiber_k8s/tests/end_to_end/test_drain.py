@@ -10,7 +10,7 @@ import pytest
 
 from cluster import Cluster
 from cluster.real import Docker
-from k8s_masters import Masters, grant
+from k8s_masters import grant
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -97,14 +97,6 @@ def kube(engine):
         taint = {"key": "masters", "value": "only", "effect": "NoSchedule"}
         cluster.add_node("master", {"cpu": "64", "memory": "64Gi"}, taints=[taint])
         yield cluster
-
-
-@pytest.fixture
-def masters(kube, engine):
-    masters = Masters(kube, engine.image)
-    yield masters
-    masters.clear()
-    masters.wait_until_gone()
 
 
 @pytest.fixture

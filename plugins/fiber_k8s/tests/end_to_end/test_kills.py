@@ -10,12 +10,10 @@ from statistics import median
 import pytest
 
 import soak
-from cluster import Cluster
-from cluster.real import Docker
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.sweeping import sweep
-from k8s_masters import Ends, Masters, grant
+from k8s_masters import Ends
 
 SQUARES = """
 import os, threading, time
@@ -60,25 +58,9 @@ LEFT = LEASE + 30
 pytestmark = pytest.mark.timeout(5 * 3600 if soak.is_full() else 300)
 
 
-@pytest.fixture(scope="module")
-def kube(engine):
-    capacity = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    with Cluster.start(runtime=Docker(engine), nodes=["one"], capacity=capacity) as cluster:
-        grant(cluster)
-        yield cluster
-
-
 @pytest.fixture
 def ends(kube):
     return Ends(kube)
-
-
-@pytest.fixture
-def masters(kube, engine):
-    masters = Masters(kube, engine.image)
-    yield masters
-    masters.clear()
-    masters.wait_until_gone()
 
 
 @pytest.fixture

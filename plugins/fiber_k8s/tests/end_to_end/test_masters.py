@@ -2,10 +2,6 @@
 
 import pytest
 
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import Masters, grant
-
 pytestmark = pytest.mark.timeout(400)
 
 NESTED = """
@@ -62,22 +58,6 @@ if __name__ == "__main__":
     print("started", [child.pid for child in children], flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def kube(engine):
-    capacity = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    with Cluster.start(runtime=Docker(engine), nodes=["one"], capacity=capacity) as cluster:
-        grant(cluster)
-        yield cluster
-
-
-@pytest.fixture
-def masters(kube, engine):
-    masters = Masters(kube, engine.image)
-    yield masters
-    masters.clear()
-    masters.wait_until_gone()
 
 
 def test_processes_of_processes_are_pods_too_and_what_they_write_is_shown(masters):

@@ -8,9 +8,6 @@ import collections
 import pytest
 
 import soak
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import Masters, grant
 
 POOL = """
 import platform, sys, time
@@ -35,20 +32,9 @@ BESIDES = 40
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture
-def kube(engine):
-    capacity = {"cpu": "256", "memory": "256Gi", "pods": "200"}
-    with Cluster.start(runtime=Docker(engine), nodes=["one"], capacity=capacity) as cluster:
-        grant(cluster)
-        yield cluster
-
-
-@pytest.fixture
-def masters(kube, engine):
-    masters = Masters(kube, engine.image)
-    yield masters
-    masters.clear()
-    masters.wait_until_gone()
+@pytest.fixture(scope="module")
+def capacity():
+    return {"cpu": "256", "memory": "256Gi", "pods": "200"}
 
 
 def test_a_worker_costs_a_create_and_a_delete(masters, kube, record_property):

@@ -12,9 +12,7 @@ import pytest
 import require
 import soak
 import swapped
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import Masters, grant, libraries
+from k8s_masters import libraries
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ROOT / "examples"
@@ -26,20 +24,9 @@ pytestmark = pytest.mark.timeout(1800 if soak.is_full() else 400)
 
 
 @pytest.fixture(scope="module")
-def kube(engine):
+def capacity():
     # Pool() makes a worker for each free CPU
-    capacity = {"cpu": "6", "memory": "64Gi", "pods": "110"}
-    with Cluster.start(runtime=Docker(engine), nodes=["one"], capacity=capacity) as cluster:
-        grant(cluster)
-        yield cluster
-
-
-@pytest.fixture
-def masters(kube, engine):
-    masters = Masters(kube, engine.image)
-    yield masters
-    masters.clear()
-    masters.wait_until_gone()
+    return {"cpu": "6", "memory": "64Gi", "pods": "110"}
 
 
 @pytest.fixture
