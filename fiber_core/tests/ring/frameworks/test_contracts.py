@@ -196,6 +196,8 @@ def test_an_elastic_torchrun_is_told_how_many_may_come_and_where_to_meet():
         "PET_LOCAL_ADDR": "10.0.0.2",
     }
     assert "is_host=false" in torch.preferences(seen)["PET_RDZV_CONF"]
+    # or who comes in a later round waits for an address that nobody tells
+    assert torch.preferences(seen)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert torch.preferences(ring(0)) == {}
 
 

@@ -65,6 +65,9 @@ class Torch(RingFramework):
         return {
             "PET_RDZV_CONF": "is_host=false,last_call_timeout=5,keep_alive_interval=2",
             "PET_MAX_RESTARTS": str(_CHANGES),
+            # an agent that shares its store tells its address once, in the round in which it
+            # became rank 0: who comes in a later one would wait for it in vain (2.13)
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
 
     def leave(self, ring: RingView) -> None:
