@@ -118,6 +118,24 @@ def with_stranger(private: bytes, index: int) -> None:
     print(pid, flush=True)
 
 
+def with_launcher(private: bytes, index: int) -> None:
+    """Have a child whose child is in a session of its own, print the ids of both and wait or end."""
+    known, tells = os.pipe()
+    launcher = os.fork()
+    if launcher == 0:
+        if os.fork() == 0:
+            os.setsid()
+            os.write(tells, f"{os.getpid()}\n".encode())
+            os.close(tells)
+        pause()
+    os.close(tells)
+    with os.fdopen(known) as file:
+        worker = file.readline().strip()
+    print(f"{launcher} {worker}", flush=True)
+    if private != b"end":
+        pause()
+
+
 def write_plenty(private: bytes, index: int) -> None:
     """Write many numbered lines."""
     for number in range(int(private)):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,16 @@ def test_it_is_a_process_as_any_program_starts_as(supervised, tmp_path):
         "[]",
         "True",
     ]
+
+
+@linux
+def test_it_is_named_as_an_interpreter_and_not_as_its_supervisor(supervised):
+    accepted = supervised.ready("wait")
+
+    name = Path(f"/proc/{accepted.pids[0]}/comm").read_text().strip()
+
+    assert name == Path(sys.executable).name[:15]
+    supervised.client.kill(accepted.job_id)
 
 
 @linux

@@ -10,6 +10,8 @@ from fiber.exceptions import SubmitError
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, until_gone
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
+
 
 def test_exit_codes_are_exact(supervised):
     for code in (0, 1, 7, 255):
@@ -153,6 +155,21 @@ def test_what_a_process_leaves_in_its_group_ends_with_it(supervised):
 
     assert supervised.end(accepted).exit_code == 0
     until_gone(int(supervised.lines(accepted, 1)[0]))
+
+
+@linux
+@pytest.mark.parametrize("end", ["kill", "SIGKILL by somebody else", "exit"])
+def test_what_a_launcher_in_its_group_started_elsewhere_ends_with_it(supervised, end):
+    accepted = supervised.submit("with_launcher", b"end" if end == "exit" else b"")
+    pids = [int(word) for word in supervised.lines(accepted, 1)[0].split()]
+
+    if end == "kill":
+        supervised.client.kill(accepted.job_id)
+    elif end != "exit":
+        os.kill(accepted.pids[0], signal.SIGKILL)
+
+    assert supervised.end(accepted).exit_code == (0 if end == "exit" else -9)
+    until_gone(*pids)
 
 
 def test_killing_twice_and_after_the_end_is_no_error(supervised):

@@ -1,4 +1,4 @@
-"""Ends descendants that left their job's group and came to the supervisor as orphans."""
+"""Finds and ends descendants that left their job's group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fiber.launch.supervisor import kernel
 
-__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "end"]
+__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "below", "end"]
 
 #: names of supervisors as the system shows them, at most 15 characters
 SUPERVISOR_TITLE = "fiber-superv"
@@ -19,6 +19,35 @@ DETACHED_TITLE = "fiber-detached"
 
 #: seconds for other supervisors to end their own jobs, and for killed processes to end
 _PATIENCE = 3.0
+
+
+def below(group: int) -> list[int]:
+    """Processes in groups of their own that hang below a process of a group, save its leader.
+
+    A launcher that a job runs, ``torchrun`` for one, gives its workers groups of their own and ends
+    them itself. Where the group is killed it cannot, and they would go on without it. What the
+    leader itself detached it may have meant to live on.
+
+    Args:
+        group: the id of a group whose leader is a child of this process, and may have ended: what
+            it started came to this process then.
+
+    Returns:
+        Their process ids, none of them of a supervisor within the job, which ends by itself;
+        nothing where the system does not list children.
+    """
+    found: list[int] = []
+    members = [pid for pid in _offspring(os.getpid()) if pid != group and _group(pid) == group]
+    members += [pid for pid in _offspring(group) if _group(pid) == group]
+    while members:
+        for pid in _offspring(members.pop()):
+            if _group(pid) == group:
+                members.append(pid)
+            elif _title(pid) not in {SUPERVISOR_TITLE, DETACHED_TITLE}:
+                found.append(pid)
+                # whatever is below it, in which group ever
+                members.append(pid)
+    return found
 
 
 def end() -> None:
@@ -59,6 +88,22 @@ def _wait(children: list[int], deadline: float) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def _offspring(pid: int) -> list[int]:
+    """Children of a process, whichever of its threads started them."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, children.read_text().split())
+    return found
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
 
 
 def _children() -> list[int]:
