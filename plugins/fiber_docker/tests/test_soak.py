@@ -1,6 +1,7 @@
 """Containers, and the processes in them, are killed again and again during maps.
 
-The full count (``tox -e soak``) is 50 rounds of 4; results are right and no container is left.
+The full count (``tox -e soak``) is 50 rounds of 4; results are right and no container is left. The same
+number of masters is killed at any moment of their lives.
 """
 
 import contextlib
@@ -11,20 +12,26 @@ import time
 
 import psutil
 import pytest
+from docker.errors import NotFound
 
 import soak
 from maps import Maps
 
 KILLS = 4
+#: seconds for all that a dead master started to end, on the slowest machine; what it took is noted
+PATIENCE = 60.0
 
 
 def running(engine):
     """The containers of workers, with the pids of their first processes."""
     with contextlib.closing(engine.docker()) as client:
         found = client.api.containers(filters={"label": "fiber.run", "status": "running"})
-        return [
-            (one["Id"], client.api.inspect_container(one["Id"])["State"]["Pid"]) for one in found
-        ]
+        told = []
+        for one in found:
+            # it may have ended since
+            with contextlib.suppress(NotFound):
+                told.append((one["Id"], client.api.inspect_container(one["Id"])["State"]["Pid"]))
+        return told
 
 
 def kill_one(engine, rng):
@@ -60,3 +67,26 @@ def test_maps_are_right_whatever_is_killed_and_no_container_is_left(engine, tmp_
             maps.end()
         assert engine.containers() == []
         current.note(killed=killed)
+
+
+@pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
+def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
+    """What was made and not started stays for the next run of the same user, which removes it."""
+    environ = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
+    for current in soak.rounds("killed masters", 50, least=3):
+        rng = random.Random(current.seed)
+        with contextlib.closing(Maps(tmp_path, environ)):
+            # also while it makes and starts its containers
+            time.sleep(rng.uniform(0, 4))
+        since = time.monotonic()
+        there = len(running(engine))
+        while running(engine):
+            assert time.monotonic() - since < PATIENCE, engine.containers()
+            # nobody is left who would tell
+            time.sleep(0.1)
+        current.note(containers=there, gone=round(time.monotonic() - since, 2))
+
+    with contextlib.closing(Maps(tmp_path, environ)) as maps:
+        maps.wait_right()
+        maps.end()
+    assert engine.containers() == []
