@@ -119,6 +119,9 @@ class RingWorld:
         """Whatever it takes from the start until user code runs."""
         return self.all_come_up().forms()
 
+    def waits(self, worker, words):
+        return self.feed(events.WorkerWaits(worker, words))
+
     def gone(self, worker, failure=DIED):
         self.jobs.pop(worker, None)
         self.up.discard(worker)

@@ -145,6 +145,18 @@ def test_none_runs_where_not_all_come_up_in_time():
     assert "missing: 1" in world.concluded[0].message
 
 
+def test_what_the_missing_ones_wait_for_is_told_once_in_the_platforms_words():
+    world = ring(workers=3, start_timeout=10.0)
+    world.comes_up(1)
+    for _ in range(2):
+        world.waits(2, "Insufficient cpu").waits(3, "Insufficient cpu")
+    world.passes(10).those_ending_end()
+
+    assert "missing: 1, 2 (Insufficient cpu)" in world.concluded[0].message
+    told = [one.message for one in world.machine.status().events if one.reason == "MemberWaits"]
+    assert told == ["member 1: Insufficient cpu", "member 2: Insufficient cpu"]
+
+
 def test_a_refused_worker_fails_the_start_with_its_own_words():
     world = ring(workers=2).comes_up(1)
     world.gone(2, Failure(reason="IMAGE", message="no such image")).those_ending_end()

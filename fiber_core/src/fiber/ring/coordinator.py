@@ -13,6 +13,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING
 
 from fiber import values
+from fiber.model import JobState
 from fiber.pipes import Connection, Pipe
 from fiber.ring import events
 from fiber.ring import instructions as do
@@ -309,6 +310,8 @@ class Coordinator:
             self._talk.look_again()
         elif failure is not None:
             self._feed(events.WorkerFailed(number, failure))
+        elif status.state is JobState.PENDING and status.message:
+            self._feed(events.WorkerWaits(number, status.message))
 
     # -- workers go
 

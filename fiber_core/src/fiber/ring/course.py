@@ -219,8 +219,13 @@ class Course:
             "none was run"
         )
         if cause is None:
-            waiting = ", ".join(str(worker.seat) for worker in self.roll.starting())
-            return Failure(reason="StartTimeout", message=f"{message}; missing: {waiting}")
+            starting = self.roll.starting()
+            message += "; missing: " + ", ".join(str(worker.seat) for worker in starting)
+            # those that wait for the same say so once
+            words = dict.fromkeys(worker.waits_for for worker in starting if worker.waits_for)
+            if words:
+                message += f" ({'; '.join(words)})"
+            return Failure(reason="StartTimeout", message=message)
         return values.evolve(cause, message=f"{cause.message}; {message}")
 
     def _is_last_call(self, up: int, now: float) -> bool:

@@ -25,6 +25,15 @@ class WorkerUp:
 
 
 @values.frozen
+class WorkerWaits:
+    """A worker's job waits for a place."""
+
+    worker: int
+    #: why, in the platform's words
+    words: str
+
+
+@values.frozen
 class WorkerHeard:
     """A worker gave a sign of life."""
 
@@ -147,6 +156,7 @@ class Tick:
 Event = (
     StartAsked
     | WorkerUp
+    | WorkerWaits
     | WorkerHeard
     | AllHeard
     | WorkerDone

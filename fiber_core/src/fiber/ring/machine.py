@@ -39,6 +39,7 @@ class RingMachine:
         self._handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
             events.StartAsked: self._start_asked,
             events.WorkerUp: self._worker_up,
+            events.WorkerWaits: self._worker_waits,
             events.WorkerHeard: self._worker_heard,
             events.AllHeard: self._all_heard,
             events.WorkerDone: self._worker_done,
@@ -185,6 +186,12 @@ class RingMachine:
         worker = self._course.roll.get(event.worker)
         if worker is not None and worker.state is State.STARTING:
             worker.state, worker.host, worker.heard = State.UP, event.host, now
+
+    def _worker_waits(self, event: events.WorkerWaits, now: float, out: list[Instruction]) -> None:
+        worker = self._course.roll.get(event.worker)
+        if worker is not None and worker.waits_for != event.words:
+            worker.waits_for = event.words
+            self._course.chronicle.note("MemberWaits", f"member {worker.seat}: {event.words}", now)
 
     def _worker_heard(self, event: events.WorkerHeard, now: float, out: list[Instruction]) -> None:
         worker = self._course.roll.get(event.worker)

@@ -29,6 +29,8 @@ class Worker:
         self.group = group
         self.state = State.STARTING
         self.host = Host("", "")
+        #: what its job waits for, in the platform's words
+        self.waits_for = ""
         #: when it was last heard of
         self.heard = now
         #: since when it is being ended, and when it is to be told again

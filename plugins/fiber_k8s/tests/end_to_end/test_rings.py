@@ -1,7 +1,8 @@
-"""Rings whose members are pods: who is where, what each has, and pods that go."""
+"""Rings whose members are pods: masters in and outside the cluster, pods that go, and no room."""
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,11 @@ from cluster import Cluster
 from cluster.real import Docker
 from fiber import runtime
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
+from k8s_masters import Masters, grant
 
 pytestmark = pytest.mark.timeout(300)
 
+PROGRAM = Path(__file__).parents[4] / "tests" / "end_to_end" / "programs" / "one_file.py"
 #: seconds within which a ring has ended that lost a member
 BOUND = 60.0
 
@@ -27,17 +30,19 @@ def kube(kubelet):
     # no more than this machine has: an engine refuses a limit of more
     capacity = {"cpu": "2", "memory": "16Gi", "pods": "110"}
     with Cluster.start(runtime=kubelet, nodes=["one", "two"], capacity=capacity) as cluster:
+        grant(cluster)
         yield cluster
 
 
-@pytest.fixture
-def master(kube, kubelet, engine):
-    """This program, outside of the cluster, where pods reach it."""
+@pytest.fixture(params=["dialled", "by streams"])
+def master(request, kube, kubelet, engine):
+    """This program, outside of the cluster: pods reach it, or do not."""
+    address = {"k8s_address": kubelet.gateway} if request.param == "dialled" else {}
     fiber.init(
         backend="k8s",
         image=engine.image,
         k8s_kubeconfig=str(kube.kubeconfig),
-        k8s_address=kubelet.gateway,
+        **address,
     )
     yield
     current = runtime.started()
@@ -134,3 +139,73 @@ def test_all_members_start_again_from_what_a_surviving_one_knew(master, kube):
     kube.delete_pod(pods_of(kube, ring)[0], grace=1)
 
     assert ring.join(BOUND) == [("of 1", 2, 1)] * 2
+
+
+def test_without_room_for_all_none_runs_and_the_clusters_words_are_told(master, kube):
+    # two of them could run, and what others use may be free at any moment
+    ring = Ring([(3, fiber.meta(cpu=1.5))], where, start_timeout=20.0)
+
+    with pytest.raises(RingError, match="2 of 3 members came up within 20 s") as caught:
+        ring.run()
+
+    assert "Insufficient cpu" in str(caught.value)
+
+
+def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(kube, kubelet, engine):
+    kube.install("volcano")
+    settings = {
+        "image": engine.image,
+        "k8s_kubeconfig": str(kube.kubeconfig),
+        "k8s_address": kubelet.gateway,
+    }
+    fiber.init(backend="k8s", k8s_gang="volcano", k8s_unschedulable_timeout=100.0, **settings)
+    # a node has room for one member
+    rings = [Ring([(2, fiber.meta(cpu=1.5))], where, start_timeout=100.0) for _ in range(3)]
+    try:
+        for ring in rings:
+            ring.start()
+        assert [len(ring.join(120)) for ring in rings] == [2, 2, 2]
+    finally:
+        runtime.started().close()
+        fiber.init()
+
+
+def test_a_program_in_a_pod_runs_its_ring_as_any_other(kube, engine):
+    masters = Masters(kube, engine.image)
+    try:
+        code, lines = masters.wait(masters.start(str(PROGRAM)))
+        masters.wait_until_gone()
+    finally:
+        masters.clear()
+
+    assert code == 0, lines
+    assert lines[-4:] == [*(f"rank {rank}: y = 3.00 x + 1.00" for rank in range(3)), "restarts 1"]
+
+
+def test_a_ring_whose_program_is_killed_leaves_no_member(kube, engine):
+    masters = Masters(kube, engine.image)
+    program = """
+from fiber.experimental import Ring
+import time
+
+def last(rank, size):
+    time.sleep(600)
+
+if __name__ == "__main__":
+    Ring(2, last).run()
+"""
+    try:
+        name = masters.start(program, env={"FIBER_LEASE": "3"})
+        masters.wait_for_workers(2)
+        masters.kill(name)
+        kube.wait_for(
+            "pods",
+            lambda pods: all(
+                pod["status"].get("phase") in {"Succeeded", "Failed"}
+                for pod in pods
+                if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
+            ),
+            timeout=30.0,
+        )
+    finally:
+        masters.clear()

@@ -1,0 +1,184 @@
+"""``fiber mpirun`` in pods: an MPI on a claim, members that differ, mpirun beside them, no pod left."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster
+from cluster.real import Docker
+from k8s_masters import grant
+from mpi_stacks import stack
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
+"""
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+# what ranks need of an MPI that lies on the claim
+WAY = (
+    "-genv",
+    "PYTHONPATH",
+    f"/mpi/lib/{VERSION}/site-packages",
+    "-genv",
+    "LD_LIBRARY_PATH",
+    "/mpi/lib",
+)
+
+
+@pytest.fixture(scope="module")
+def runtime(engine):
+    return Docker(engine)
+
+
+@pytest.fixture(scope="module")
+def kube(runtime):
+    mpi = Path(stack("mpich").mpirun).parents[1].resolve()
+    # no more than this machine has: an engine refuses a limit of more
+    capacity = {"cpu": "2", "memory": "16Gi", "pods": "110"}
+    with Cluster.start(runtime=runtime, nodes=["one", "two"], capacity=capacity) as cluster:
+        grant(cluster)
+        for name in ("mpi", "data"):
+            claim = {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            }
+            cluster.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": claim})
+        folder = cluster.parts.kubelet.volumes.claim_folder("default", "mpi")
+        shutil.copytree(mpi, folder, symlinks=True, dirs_exist_ok=True)
+        (cluster.parts.kubelet.volumes.claim_folder("default", "data") / "program.py").write_text(
+            PROGRAM
+        )
+        yield cluster
+
+
+@pytest.fixture(params=["dialled", "by streams"])
+def environ(request, kube, runtime, engine):
+    """A program outside the cluster that pods reach, and one that they do not."""
+    # pytest's own folders have names too long for a socket
+    with tempfile.TemporaryDirectory(prefix="fc-") as folder:
+        config = kube.write_kubeconfig(Path(folder, "kubeconfig"), user="default/fiber")
+        address = {"FIBER_K8S_ADDRESS": runtime.gateway} if request.param == "dialled" else {}
+        yield {
+            **os.environ,
+            **address,
+            "FIBER_BACKEND": "k8s",
+            "FIBER_IMAGE": engine.image,
+            "KUBECONFIG": str(config),
+            "XDG_RUNTIME_DIR": folder,
+        }
+    for plural in ("pods", "secrets", "leases"):
+        kube.wait_for(plural, lambda things: not things)
+
+
+@pytest.fixture
+def fiber(environ, tmp_path):
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "fiber.cli.main", *map(str, words)],
+            env=environ,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        return done.returncode, sorted(done.stdout.splitlines()), done.stderr
+
+    return run
+
+
+def mpirun(fiber, *words, program):
+    options = ("--mpirun", "/mpi/bin/mpiexec", "-v", "mpi:/mpi", "-v", "data:/data:ro")
+    return fiber("mpirun", *options, *words, *WAY, "--", *program)
+
+
+def test_ranks_in_pods_find_each_other(fiber):
+    code, lines, errors = mpirun(
+        fiber, "-np", 4, "--slots", 2, program=["python3", "/data/program.py"]
+    )
+
+    assert (code, lines) == (
+        0,
+        [
+            "rank 0 on member-0: 10",
+            "rank 1 on member-0: 10",
+            "rank 2 on member-1: 10",
+            "rank 3 on member-1: 10",
+        ],
+    ), errors
+
+
+def test_a_rank_that_fails_is_named(fiber):
+    code, _, errors = mpirun(fiber, "-np", 3, program=["sh", "-c", 'exit "$PMI_RANK"'])
+
+    assert code in (1, 2), errors
+    assert "fiber: rank" in errors
+
+
+def test_launcher_and_members_have_resources_and_claims_of_their_own(fiber, kube):
+    before = len(kube.history("pods"))
+    code, lines, errors = mpirun(
+        *(fiber, "--group", "1:slots=2,cpu=500m", "--group", "1:memory=200"),
+        *("--memory", "160", "--launcher-cpu", "250m", "--launcher-memory", "130"),
+        program=["sh", "-c", 'echo "$PMI_RANK $FIBER_MPI_MEMBER $(ls /data)"'],
+    )
+
+    assert (code, lines) == (
+        0,
+        ["0 member-0 program.py", "1 member-0 program.py", "2 member-1 program.py"],
+    ), errors
+    pods = [pod for kind, pod in kube.history("pods")[before:] if kind == "ADDED"]
+    found = {
+        pod["metadata"]["annotations"]["fiber/name"]: pod["spec"]["containers"][0] for pod in pods
+    }
+    limits = {name: one["resources"]["limits"] for name, one in found.items()}
+    assert limits == {
+        "launcher": {"cpu": "250m", "memory": "130Mi"},
+        "member-0": {"cpu": "500m", "memory": "160Mi"},
+        "member-1": {"memory": "200Mi"},
+    }
+    mounts = [{m["mountPath"] for m in one["volumeMounts"]} for one in found.values()]
+    assert all({"/mpi", "/data"} <= one for one in mounts)
+
+
+def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
+    before = len(kube.history("pods"))
+    code, lines, errors = mpirun(
+        fiber, "-np", 2, "--launcher-is-member", program=["python3", "/data/program.py"]
+    )
+
+    assert (code, lines) == (0, ["rank 0 on member-0: 3", "rank 1 on member-1: 3"]), errors
+    assert sum(kind == "ADDED" for kind, _ in kube.history("pods")[before:]) == 2
+
+
+def test_members_without_room_are_told_in_the_clusters_words(fiber):
+    code, lines, errors = mpirun(
+        *(fiber, "-np", 3, "--cpu", 1.5, "--start-timeout", 5), program=["true"]
+    )
+
+    assert (code, lines) == (1, [])
+    assert "Insufficient cpu" in errors
+
+
+def test_words_run_where_a_pod_is(fiber):
+    _, told, _ = fiber("run", "sh", "-c", "sleep 1000")
+    name = told[0].removeprefix("Created pod: ").strip()
+    try:
+        # remote shells' options before the name mean nothing
+        found = fiber("rsh", "-x", "-o", "A=b", name, "echo", '"$HOSTNAME $0";', "exit", "3")
+        assert found[:2] == (3, [f"{name} /bin/sh"]), found[2]
+    finally:
+        fiber("kill", "--now", name)
+        fiber("gc")
