@@ -25,6 +25,8 @@ __all__ = ["Client", "MissingImageError", "close_stream", "words_of"]
 
 #: seconds for which the engine may think about one call
 _TIMEOUT = 60.0
+#: seconds for somebody else to remove a container
+_REMOVAL = 10.0
 #: calls that may be on their way at once; more of them wait for a connection
 _CONNECTIONS = 32
 #: Docker's words and Podman's, which comes without a code of its own
@@ -195,9 +197,11 @@ class Client:
             except NotFound:
                 return
             except APIError as error:
-                # another program is at it
                 if error.status_code != 409:
                     raise
+                # somebody else is at it, and until they are done it may still run
+                with contextlib.suppress(NotFound, requests.RequestException):
+                    self.api.wait(container, timeout=_REMOVAL, condition="removed")
 
     def put(self, container: str, folder: str, archive: bytes | BinaryIO) -> None:
         """Unpack an archive into a container's folder."""
