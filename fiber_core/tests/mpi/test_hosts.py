@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber.exceptions import FiberError
-from fiber.mpi.hosts import Host, discover_script, expected_hosts, hostfile, mismatches
+from fiber.mpi.hosts import (
+    Host,
+    discover_script,
+    expected_hosts,
+    hostfile,
+    mismatches,
+    own_addresses,
+)
 
 TWO = (Host("member-0", 2), Host("member-1", 1))
 HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
@@ -18,6 +25,23 @@ HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
 def test_a_hostfile_is_in_the_syntax_of_its_reader():
     assert hostfile(TWO, open_mpi=True) == "member-0 slots=2\nmember-1 slots=1\n"
     assert hostfile(TWO, open_mpi=False) == "member-0:2\nmember-1:1\n"
+
+
+def test_hydra_is_told_the_addresses_that_a_host_has_alone():
+    addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
+    found = own_addresses(TWO, addresses)
+
+    assert found == {"member-0": "10.0.0.2", "member-1": "10.0.0.3"}
+    assert hostfile(TWO, open_mpi=False, addresses=found) == "10.0.0.2:2\n10.0.0.3:1\n"
+
+
+@pytest.mark.parametrize("other", ["launcher", "member-1"])
+def test_a_host_that_shares_its_address_is_told_by_its_name(other):
+    addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
+
+    found = own_addresses(TWO, {**addresses, "member-0": addresses[other]})
+
+    assert "member-0" not in found
 
 
 def test_elastic_launchers_are_told_hosts_with_their_slots(tmp_path):

@@ -52,6 +52,7 @@ def test_hosts_talk_by_the_network_that_they_share(stations):
 
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
     assert found.interfaces == {"launcher": "eth0", "member-0": "ens3", "member-1": "eth0"}
+    assert found.addresses.keys() == found.interfaces.keys()
 
 
 def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():

@@ -14,7 +14,7 @@ from fiber.exceptions import FiberError
 from fiber.mpi import messages
 from fiber.mpi.crew import Event, Lost, Need
 from fiber.mpi.environment import Ground, arguments, environment, member_environment, wishes
-from fiber.mpi.hosts import discover_script, hostfile
+from fiber.mpi.hosts import discover_script, hostfile, own_addresses
 from fiber.mpi.networks import Networks, choose, targets
 from fiber.mpi.plan import LAUNCHER, Plan
 from fiber.mpi.ranks import wrapped
@@ -84,6 +84,8 @@ class Conductor:
         self._up: dict[str, messages.Up] = {}
         self._dialled: dict[str, frozenset[tuple[str, str]]] = {}
         self._renamed: dict[str, bool] = {}
+        #: members by the addresses that Hydra knows them by
+        self._called: dict[str, str] = {}
         self._folder = ""
         self._networks: Networks | None = None
         #: what our own commands wrote, and how they ended
@@ -146,7 +148,13 @@ class Conductor:
 
     def _lead(self) -> None:
         hosts = self._plan.hosts
-        files = {name: hostfile(hosts, open_mpi=ours) for ours, name in _HOSTFILES.items()}
+        assert self._networks is not None
+        addresses = own_addresses(hosts, self._networks.addresses)
+        self._called = {address: name for name, address in addresses.items()}
+        files = {
+            _HOSTFILES[True]: hostfile(hosts, open_mpi=True),
+            _HOSTFILES[False]: hostfile(hosts, open_mpi=False, addresses=addresses),
+        }
         files["discover_hosts.sh"] = discover_script(hosts)
         self._stations.tell(LAUNCHER, messages.Lead(files))
         self._expect(lambda: bool(self._folder), "open the launcher's door")
@@ -347,22 +355,23 @@ class Conductor:
 
     def _begin(self, asked: messages.Asked) -> None:
         """An agent wants a command on a member."""
-        if asked.host not in self._names or asked.host == LAUNCHER:
+        host = self._called.get(asked.host, asked.host)
+        if host not in self._names or host == LAUNCHER:
             members = ", ".join(self._names[1:9])
             why = f"no member is called {asked.host}; there are {members}"
             self._stations.tell(LAUNCHER, messages.Refused(asked.call, why))
             return
         assert self._networks is not None
-        self._routes[asked.call] = asked.host
-        here = self._up[asked.host]
+        self._routes[asked.call] = host
+        here = self._up[host]
         env = member_environment(
-            self._networks.interfaces[asked.host],
+            self._networks.interfaces[host],
             folder=here.folder if here.host in self._shared_names() else None,
         )
         env = {**env, **self._plan.env}
         argv = ("/bin/sh", "-c", asked.command)
         self._stations.tell(
-            asked.host,
+            host,
             messages.Run(
                 call=asked.call,
                 argv=argv,

@@ -68,6 +68,8 @@ def _open_mpi(ground: Ground) -> dict[str, str]:
         "OMPI_MCA_orte_leave_session_attached": "1",
         "OMPI_MCA_orte_default_hostfile": ground.hostfile,
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        # it would ask for each name four times, and no name server knows ours
+        "OMPI_MCA_if_base_do_not_resolve": "1",
         # members share a machine with others, whose processors are no business of ours
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         **_ROOT,

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from fiber import values
 from fiber.exceptions import FiberError
 
-__all__ = ["Host", "discover_script", "expected_hosts", "hostfile", "mismatches"]
+__all__ = [
+    "Host",
+    "discover_script",
+    "expected_hosts",
+    "hostfile",
+    "mismatches",
+    "own_addresses",
+]
 
 #: ranks that one message names
 _MOST = 8
@@ -23,10 +30,34 @@ class Host:
     slots: int = values.field(default=1, validator=values.ge(1))
 
 
-def hostfile(hosts: Sequence[Host], *, open_mpi: bool) -> str:
-    """The hosts in Open MPI's syntax, or in Hydra's, which MPICH and Intel MPI share."""
+def hostfile(
+    hosts: Sequence[Host], *, open_mpi: bool, addresses: Mapping[str, str] | None = None
+) -> str:
+    """The hosts in Open MPI's syntax, or in Hydra's, which MPICH and Intel MPI share.
+
+    Args:
+        hosts: in the order of their ranks.
+        open_mpi: True for Open MPI's.
+        addresses: what some of them are called instead, by their names.
+    """
     form = "{} slots={}\n" if open_mpi else "{}:{}\n"
-    return "".join(form.format(host.name, host.slots) for host in hosts)
+    called = addresses or {}
+    return "".join(form.format(called.get(host.name, host.name), host.slots) for host in hosts)
+
+
+def own_addresses(hosts: Sequence[Host], addresses: Mapping[str, str]) -> dict[str, str]:
+    """The addresses that one host has and nobody else, the launcher included, by its name.
+
+    Hydra looks up each name, to know whether it is its own host, and no name server knows ours: one
+    that does not answer costs 10 s a host. Where a member is on the launcher's host it has to stay
+    a name, or Hydra would start its ranks without asking us.
+    """
+    taken = list(addresses.values())
+    return {
+        host.name: addresses[host.name]
+        for host in hosts
+        if host.name in addresses and taken.count(addresses[host.name]) == 1
+    }
 
 
 def discover_script(hosts: Sequence[Host]) -> str:

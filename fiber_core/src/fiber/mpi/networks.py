@@ -25,6 +25,8 @@ class Networks:
     names: tuple[str, ...]
     #: interface by station
     interfaces: Mapping[str, str]
+    #: address at that interface by station
+    addresses: Mapping[str, str]
     #: True where all stations are on one host
     one_host: bool
 
@@ -82,7 +84,8 @@ def choose(
 def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
     names = tuple(dict.fromkeys(found.network for found in chosen.values()))
     interfaces = {name: found.interface for name, found in chosen.items()}
-    return Networks(names, interfaces, one_host)
+    addresses = {name: found.address for name, found in chosen.items()}
+    return Networks(names, interfaces, addresses, one_host)
 
 
 def _usable(
