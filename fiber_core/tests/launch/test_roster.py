@@ -127,6 +127,24 @@ class TestStarting:
         assert play.roster.members["0"].up
         assert not play.roster.knows("stranger")
 
+    def test_one_that_has_done_its_quota_before_its_submission_returned_was_told_to_exit(self):
+        play = Play(1)
+        play.roster.starting += 1
+        play.roster.is_up("0")
+        play.roster.is_retired("0")
+        job = Job("0")
+        play.roster.started(job, 1)
+        assert play.lose(job, LEFT).expected
+
+    def test_what_comes_late_of_one_that_has_ended_is_kept_for_nobody(self):
+        play = Play(1)
+        play.run()
+        play.lose(play.jobs[0])
+        play.roster.is_retired("0")
+        play.roster.starting += 1
+        play.roster.started(Job("0"), 1)
+        assert not play.roster.members["0"].told
+
     def test_nobody_else_is_started_while_a_submission_is_under_way(self):
         roster = Roster(lease=LEASE, per_job=1)
         roster.wanted = 2

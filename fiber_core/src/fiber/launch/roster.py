@@ -120,8 +120,10 @@ class Roster:
         self._broken: BaseException | None = None
         self._last_words = ""
         self._was_up = False
-        # workers may ask before the submission of their job has returned
+        # workers may ask, and have done all that they may, before the submission of their job has
+        # returned
         self._early_up: set[str] = set()
+        self._early_told: set[str] = set()
         self._planned: float | None = None
 
     # -- wishes
@@ -159,9 +161,13 @@ class Roster:
             ident = ident_of(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
             member = Member(ident, name, index, child, up=ident in self._early_up)
+            member.told = ident in self._early_told
             self.members[ident] = member
             self._groups.joined(member)
-            self._early_up.discard(ident)
+        if not self.starting:
+            # nobody else can be early
+            self._early_up.clear()
+            self._early_told.clear()
 
     def not_started(self, error: BaseException, now: float) -> None:
         """A job could not be submitted."""
@@ -203,6 +209,8 @@ class Roster:
         if member is not None:
             member.told = True
             self._groups.changed(member)
+        elif self.starting:
+            self._early_told.add(ident)
 
     def observed(self, child: Child, status: JobStatus, now: float) -> list[Loss]:
         """A job has a status; returns the workers that have ended."""

@@ -108,7 +108,7 @@ def test_members_on_three_hosts_know_each_other_by_the_addresses_of_these(world,
     assert {host: ip for host, ip, _, _ in found} == by_name
     assert [local for _, _, local, _ in found] == [0, 0, 0]
     assert all(interface != "lo" for *_, interface in found)
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10) == []
 
 
 @pytest.mark.timeout(150)
@@ -132,7 +132,7 @@ def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(worl
     assert "(gamma) at port" in found["text"]
     assert f"{gamma.address}: Connection refused" in found["text"]
     assert list(tmp_path.glob("up*")) == []
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10) == []
 
 
 @pytest.mark.timeout(150)
@@ -145,7 +145,7 @@ def test_where_there_is_room_for_some_members_none_runs(world, start, tmp_path):
     words = "[0-6] of 7 members came up within 8 s, so none was run; missing: "
     assert re.search(words, found["text"])
     assert list(tmp_path.glob("up*")) == []
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10) == []
 
 
 @pytest.mark.timeout(150)
@@ -177,4 +177,4 @@ def test_all_start_again_when_a_host_died(world, start, tmp_path):
     gamma.start()
 
     assert len(told(program)["results"]) == 3
-    assert left_on(world, 5.0) == []
+    assert left_on(world, LEASE + 10) == []
