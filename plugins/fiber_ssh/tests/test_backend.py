@@ -283,16 +283,17 @@ def agent(world, monkeypatch):
         process.stdout.readline()
         monkeypatch.setenv("SSH_AUTH_SOCK", str(world.directory / "agent"))
         subprocess.run(["ssh-add", "-q", str(world.key)], check=True)
-        yield
+        yield world.directory / "agent"
         process.terminate()
 
 
 def test_a_key_that_ssh_agent_holds_opens_hosts_unless_the_user_says_no(
-    opened, context, world, tmp_path, agent
+    opened, context, world, tmp_path, agent, monkeypatch
 ):
     told = f"Host *\n  UserKnownHostsFile {world.known_hosts}\n"
     (tmp_path / "with").write_text(told)
     (tmp_path / "without").write_text(f"{told}  IdentityAgent none\n")
+    (tmp_path / "named").write_text(f"{told}  IdentityAgent {agent}\n")
     hosts = f"root@{world.hosts[0].address}:2"
 
     backend = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "with"))
@@ -300,6 +301,11 @@ def test_a_key_that_ssh_agent_holds_opens_hosts_unless_the_user_says_no(
     refused = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "without"))
     with pytest.raises(BackendUnavailableError, match="ssh-copy-id"):
         refused.capacity()
+
+    # the environment's is of no account then
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nobody"))
+    named = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "named"))
+    assert named.capacity().cpus == 2
 
 
 def test_hosts_that_are_not_named_are_an_error_that_says_how():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -249,13 +250,47 @@ def _keys(options: SshOptions, held: list[Any], tried: list[str]) -> Iterator[tu
                 yield "a key of ssh-agent", key
 
 
+def agent_socket(wanted: str | None, environ: Mapping[str, str]) -> str | None:
+    """Where the agent listens that a user's configuration asks for; None for none.
+
+    Args:
+        wanted: ``IdentityAgent`` as ssh_config(5) has it: a path, ``none``, ``SSH_AUTH_SOCK``, or a
+            variable's name behind ``$``; None where it says nothing.
+        environ: the environment.
+    """
+    if wanted is None or wanted == "SSH_AUTH_SOCK":
+        wanted = "$SSH_AUTH_SOCK"
+    if wanted.lower() == "none":
+        return None
+    if wanted.startswith("$"):
+        return environ.get(wanted[1:].strip("{}")) or None
+    return wanted
+
+
+class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # it has no types
+    """The agent at a socket; paramiko's own one is where the environment says."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        with contextlib.ExitStack() as undo:
+            connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.connect(path)
+            self._connect(connection)
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._close()
+
+
 @contextlib.contextmanager
 def _agent_keys(options: SshOptions) -> Iterator[list[Any]]:
-    if options.identity_agent == "none":
+    path = agent_socket(options.identity_agent, os.environ)
+    if path is None:
         yield []
         return
     try:
-        agent = paramiko.Agent()
+        agent = _Agent(path)
     except (paramiko.SSHException, OSError) as error:
         log.debug("ssh-agent cannot be asked: %s", error)
         yield []
