@@ -7,11 +7,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from fiber.launch.supervisor import kernel
 
-__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "below", "end"]
+__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "below", "children", "end"]
 
 #: names of supervisors as the system shows them, at most 15 characters
 SUPERVISOR_TITLE = "fiber-superv"
@@ -21,7 +22,7 @@ DETACHED_TITLE = "fiber-detached"
 _PATIENCE = 3.0
 
 
-def below(group: int) -> list[int]:
+def below(group: int, candidates: Iterable[int]) -> list[int]:
     """Processes in groups of their own that hang below a process of a group, save its leader.
 
     A launcher that a job runs, ``torchrun`` for one, gives its workers groups of their own and ends
@@ -29,24 +30,33 @@ def below(group: int) -> list[int]:
     leader itself detached it may have meant to live on.
 
     Args:
-        group: the id of a group whose leader is a child of this process, and may have ended: what
-            it started came to this process then.
+        group: the id of the group.
+        candidates: who may be of it: the leader's children, and where it has ended those that came
+            to this process.
 
     Returns:
         Their process ids, none of them of a supervisor within the job, which ends by itself;
         nothing where the system does not list children.
     """
     found: list[int] = []
-    members = [pid for pid in _offspring(os.getpid()) if pid != group and _group(pid) == group]
-    members += [pid for pid in _offspring(group) if _group(pid) == group]
+    members = [pid for pid in candidates if pid != group and _group(pid) == group]
     while members:
-        for pid in _offspring(members.pop()):
+        for pid in children(members.pop()):
             if _group(pid) == group:
                 members.append(pid)
             elif _title(pid) not in {SUPERVISOR_TITLE, DETACHED_TITLE}:
                 found.append(pid)
                 # whatever is below it, in which group ever
                 members.append(pid)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Children of a process, whichever of its threads started them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
     return found
 
 
@@ -88,15 +98,6 @@ def _wait(children: list[int], deadline: float) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-def _offspring(pid: int) -> list[int]:
-    """Children of a process, whichever of its threads started them."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, children.read_text().split())
-    return found
 
 
 def _group(pid: int) -> int | None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 from fiber import values
-from fiber.launch.supervisor import orphans
 
 __all__ = ["Change", "Ended", "kill_group", "reap", "signal_process"]
 
@@ -91,19 +90,12 @@ else:
 
 
 def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
-    """Signal the group that a child leads, and the child itself should it not lead it yet.
-
-    SIGKILL is also for what hangs below the others of the group in groups of its own: nobody is
-    left to end that.
-    """
-    strays = orphans.below(pid) if signum == signal.SIGKILL else ()
+    """Signal the group that a child leads, and the child itself should it not lead it yet."""
     try:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
         # between the fork and its setsid; or nothing but zombies, which macOS forbids to signal
         signal_process(pid, signum)
-    for stray in strays:
-        signal_process(stray, signum)
 
 
 def signal_process(pid: int, signum: int) -> None:

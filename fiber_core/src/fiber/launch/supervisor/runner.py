@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fiber.launch.supervisor import reaper
+from fiber.launch.supervisor import orphans, reaper
 from fiber.launch.supervisor.cgroup import Confinement, Confiner
 from fiber.launch.supervisor.child import ChildPlan
 from fiber.launch.supervisor.descriptors import Descriptors
@@ -228,8 +228,12 @@ class JobRunner:
                 continue
             if index is None or index == process.index:
                 entry.asked.add(signum)
+                strays: Sequence[int] = ()
+                if group and signum == signal.SIGKILL:
+                    strays = orphans.below(process.pid, orphans.children(process.pid))
                 send = reaper.kill_group if group else reaper.signal_process
                 send(process.pid, signum)
+                _kill(strays)
 
     def terminate(self, entry: JobEntry, grace: float) -> None:
         """SIGTERM now, SIGKILL to the groups after ``grace`` seconds."""
@@ -274,7 +278,11 @@ class JobRunner:
 
     def _before_reaping(self, pid: int) -> None:
         if self._table.find(pid) is not None:
+            # with it dead, what it started is ours
+            ours = (child for child in orphans.children(os.getpid()) if not self._table.has(child))
+            strays = orphans.below(pid, ours)
             reaper.kill_group(pid)
+            _kill(strays)
 
     def _on_process_ended(self, event: reaper.Ended) -> None:
         found = self._table.find(event.pid)
@@ -358,3 +366,8 @@ class JobRunner:
         for relay in tuple(self._relays):
             with contextlib.suppress(OSError):
                 relay.close()
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        reaper.signal_process(pid, signal.SIGKILL)
