@@ -21,11 +21,9 @@ import datetime, os, sys, time
 import torch, torch.distributed as dist
 
 folder = sys.argv[1]
-checkpoint, steps, formed = (os.path.join(folder, x) for x in ("checkpoint", "steps", "formed"))
+checkpoint, steps, enough = (os.path.join(folder, x) for x in ("checkpoint", "steps", "enough"))
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 rank, size = dist.get_rank(), dist.get_world_size()
-with open(formed, "a") as file:
-    file.write("2" if size == 2 else "")
 step = torch.zeros(1)
 if rank == 0 and os.path.exists(checkpoint):
     step = torch.load(checkpoint)
@@ -41,8 +39,7 @@ while not last.item():
         os.replace(checkpoint + ".new", checkpoint)
         with open(steps, "a") as file:
             file.write(f"{int(step.item())} {size}\\n")
-        # both were there twice: at first, and when somebody had come in place of the lost one
-        last[0] = len(open(formed).read()) >= 4
+        last[0] = os.path.exists(enough)
     time.sleep(0.05)
     dist.broadcast(last, 0)
 dist.destroy_process_group()
@@ -63,43 +60,88 @@ def torchrun(rank, size, folder, queue):
     return os.environ["PET_NNODES"]
 
 
-def sizes(folder):
-    """The sizes that steps were made with, in order, each once in a row; and the steps."""
-    lines = [line.split() for line in (folder / "steps").read_text().splitlines()]
-    found = []
-    for _, size in lines:
-        if found[-1:] != [int(size)]:
-            found.append(int(size))
-    return found, [int(step) for step, _ in lines]
+class Steps:
+    """The steps that were made, as the ranks wrote them down."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def read(self):
+        """Step and number of ranks, in order."""
+        path = self.folder / "steps"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(map(int, line.split())) for line in lines]
+
+    def sizes(self):
+        """The numbers of ranks that steps were made with, each once in a row."""
+        return [size for size, _ in itertools.groupby(size for _, size in self.read())]
+
+    def until(self, test):
+        """Wait until what was written passes a test."""
+        deadline = time.monotonic() + 150
+        while not test(self.read()):
+            # another program's file has no event here
+            assert time.monotonic() < deadline, self.read()[-3:]
+            time.sleep(0.1)
+
+    def are_continuous(self):
+        """A step that was made and not kept is made again; none is left out."""
+        numbers = [number for number, _ in self.read()]
+        return all(step <= before + 1 for before, step in itertools.pairwise(numbers))
 
 
-def test_torchrun_keeps_its_steps_when_a_member_is_lost_and_another_one_comes(tmp_path):
+@pytest.fixture
+def steps(tmp_path):
     require.need_module("torch")
     (tmp_path / "train.py").write_text(TRAIN)
-    queue = fiber.SimpleQueue()
-    folder = str(tmp_path)
+    return Steps(tmp_path)
+
+
+def elastic(size, folder, queue):
+    """A ring whose members run torchrun; it goes on with any number of them, and no more."""
+    folder = str(folder)
     ring = Ring(
-        2,
+        size,
         lambda rank, size: torchrun(rank, size, folder, queue),
         framework="torch",
         elastic="live",
         min=1,
-        max=2,
+        max=size,
     )
     ring.start()
+    return ring
+
+
+def test_torchrun_keeps_its_steps_when_a_member_is_lost_and_another_one_comes(tmp_path, steps):
+    queue = fiber.SimpleQueue()
+    ring = elastic(2, tmp_path, queue)
     pids = dict(queue.get() for _ in range(2))
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "steps").exists():
-        # another program's file has no event here
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    steps.until(len)
 
     os.kill(pids[1], signal.SIGKILL)
+    queue.get()  # who comes in its place
+    made = len(steps.read())
+    # once those that were on their way are made, by both of them
+    steps.until(lambda read: len(read) > made + 20 and read[-1][1] == 2)
+    (tmp_path / "enough").touch()
 
     assert ring.join() == ["1:2"] * 2
-    found, steps = sizes(tmp_path)
-    assert found in ([2], [2, 1, 2])
-    # a step that was made and not kept is made again; none is left out
-    assert all(step <= before + 1 for before, step in itertools.pairwise(steps))
+    assert steps.sizes() in ([2], [2, 1, 2])
+    assert steps.are_continuous()
+    assert (ring.status().restarts, ring.status().changes) == (0, 2)
+
+
+def test_torchrun_goes_on_with_fewer_and_with_more(tmp_path, steps):
+    ring = elastic(3, tmp_path, fiber.SimpleQueue())
+    steps.until(lambda read: read and read[-1][1] == 3)
+
+    ring.resize(2)
+    steps.until(lambda read: read[-1][1] == 2)
+    ring.resize(3)
+    steps.until(lambda read: read[-1][1] == 3)
+    (tmp_path / "enough").touch()
+
+    assert ring.join() == ["1:3"] * 3
+    assert steps.sizes() == [3, 2, 3]
+    assert steps.are_continuous()
     assert ring.status().restarts == 0
-    assert ring.status().changes == 2
