@@ -10,6 +10,7 @@ import time
 import pytest
 
 import require
+from ssh_programs import left_on
 
 LEASE = 6.0
 PROGRAM = """
@@ -91,13 +92,6 @@ def all_up(folder, count=3, timeout=60):
         # other hosts, same files: nothing tells when they are made
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def left_on(world, seconds):
-    deadline = time.monotonic() + seconds
-    while (left := world.jobs()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
 
 
 @pytest.mark.timeout(150)

@@ -13,6 +13,7 @@ import pytest
 
 import soak
 from maps import Maps
+from ssh_programs import left_on
 
 FAULTS = 4
 LEASE = 6.0
@@ -47,14 +48,6 @@ def cut_for_long(host, rng):
 
 
 HOW = [kill_worker, kill_worker, drop, cut_shortly, cut_for_long]
-
-
-def left_on(world, seconds):
-    deadline = time.monotonic() + seconds
-    while (left := world.jobs()) and time.monotonic() < deadline:
-        # nobody tells of the end of processes that are no children of ours
-        time.sleep(0.05)
-    return left
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
