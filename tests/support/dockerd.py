@@ -67,6 +67,14 @@ class Engine:
             found = client.api.containers(all=True, filters=filters)
         return [f"{item['Names'][0]}: {item['Status']}" for item in found]
 
+    def left(self, seconds: float) -> list[str]:
+        """The containers that exist after so many seconds, or once there is none."""
+        deadline = time.monotonic() + seconds
+        while (found := self.containers()) and time.monotonic() < deadline:
+            # the engine removes some by itself, after it has told of their ends
+            time.sleep(0.2)
+        return found
+
     def pause(self, container: str) -> None:
         """Freeze a container, also one that was started a moment ago and may not be made ready."""
         from docker.errors import APIError

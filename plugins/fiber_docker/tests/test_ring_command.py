@@ -57,13 +57,6 @@ def until(ring, phase):
     return found
 
 
-def left(engine, seconds):
-    deadline = time.monotonic() + seconds
-    while (found := engine.containers()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
-
-
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
     ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "up $RANK"; sleep 1000')
     assert until(ring, "running")["backend"] == "docker"
@@ -71,7 +64,7 @@ def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
 
     ring("suspend", "r")
     until(ring, "suspended")
-    assert left(engine, 20) == []
+    assert engine.left(20) == []
     ring("resume", "r")
     until(ring, "running")
     deadline = time.monotonic() + PATIENCE
@@ -80,7 +73,7 @@ def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
     assert 'fiber_ring_up{name="r"} 2' in ring("status", "--metrics")
 
     ring("delete", "r")
-    assert left(engine, 20) == []
+    assert engine.left(20) == []
 
 
 def test_it_ends_within_the_lease_when_its_owner_is_killed(engine, ring, tmp_path):
@@ -93,5 +86,5 @@ def test_it_ends_within_the_lease_when_its_owner_is_killed(engine, ring, tmp_pat
     psutil.wait_procs([owner], 10)
 
     assert until(ring, "failed")["failure"]["reason"] == "OwnerLost"
-    assert left(engine, LEASE + 20) == []
+    assert engine.left(LEASE + 20) == []
     ring("delete", "r")
