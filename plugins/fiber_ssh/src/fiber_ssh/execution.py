@@ -84,8 +84,8 @@ def _copy_out(read: object, descriptor: int) -> None:
 
 
 def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
-    # a program that ended reads no more
-    with contextlib.suppress(OSError):
+    # a program that ended reads no more, and nor does one whose connection was cut
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         # not read(): what is typed must not wait for a full piece
         read = getattr(stdin, "read1", None) or stdin.read
         while data := read(_PIECE):

@@ -378,6 +378,6 @@ def _write(channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]) -> N
     while (data := out.get()) is not None:
         try:
             channel.sendall(data)
-        except OSError:
+        except (OSError, EOFError, paramiko.SSHException):
             # whoever reads finds out as well
             return

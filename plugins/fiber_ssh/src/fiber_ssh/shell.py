@@ -112,9 +112,9 @@ def open_agent(
             )
             raise BackendUnavailableError(msg)
         channel.settimeout(None)
-    except (TimeoutError, paramiko.SSHException, OSError) as error:
+    except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
         channel.close()
-        msg = f"host {name} does not start fiber's agent: {error or type(error).__name__}"
+        msg = f"host {name} does not start fiber's agent: {str(error) or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
     except BaseException:
         channel.close()
