@@ -66,10 +66,6 @@ class JobTable:
         """The entry of a job, if it is known."""
         return self._jobs.get(job_id)
 
-    def has(self, pid: int) -> bool:
-        """True for the process id of a job that has not ended."""
-        return pid in self._by_pid
-
     def find(self, pid: int) -> tuple[JobEntry, int] | None:
         """Whose process that is, and its index."""
         place = self._by_pid.get(pid)

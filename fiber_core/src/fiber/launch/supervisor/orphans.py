@@ -54,9 +54,10 @@ def below(group: int, candidates: Iterable[int]) -> list[int]:
 def children(pid: int) -> list[int]:
     """Children of a process, whichever of its threads started them."""
     found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        # a thread that ends meanwhile takes nothing along: its process has its children then
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
     return found
 
 
@@ -110,8 +111,8 @@ def _group(pid: int) -> int | None:
 def _children() -> list[int]:
     """Children of this process; empty where there is no /proc, and are no orphans for us."""
     own = os.getpid()
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+    if Path(f"/proc/{own}/task/{own}/children").exists():
+        return children(own)
     # kernels are also built without that file
     return [pid for pid in _processes() if _parent(pid) == own]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fiber.launch.supervisor import orphans, reaper
@@ -228,12 +228,12 @@ class JobRunner:
                 continue
             if index is None or index == process.index:
                 entry.asked.add(signum)
-                strays: Sequence[int] = ()
-                if group and signum == signal.SIGKILL:
-                    strays = orphans.below(process.pid, orphans.children(process.pid))
-                send = reaper.kill_group if group else reaper.signal_process
-                send(process.pid, signum)
-                _kill(strays)
+                if not group:
+                    reaper.signal_process(process.pid, signum)
+                elif signum == signal.SIGKILL:
+                    _kill_all(process.pid, orphans.children(process.pid))
+                else:
+                    reaper.kill_group(process.pid, signum)
 
     def terminate(self, entry: JobEntry, grace: float) -> None:
         """SIGTERM now, SIGKILL to the groups after ``grace`` seconds."""
@@ -279,10 +279,8 @@ class JobRunner:
     def _before_reaping(self, pid: int) -> None:
         if self._table.find(pid) is not None:
             # with it dead, what it started is ours
-            ours = (child for child in orphans.children(os.getpid()) if not self._table.has(child))
-            strays = orphans.below(pid, ours)
-            reaper.kill_group(pid)
-            _kill(strays)
+            ours = orphans.children(os.getpid())
+            _kill_all(pid, (child for child in ours if self._table.find(child) is None))
 
     def _on_process_ended(self, event: reaper.Ended) -> None:
         found = self._table.find(event.pid)
@@ -368,6 +366,9 @@ class JobRunner:
                 relay.close()
 
 
-def _kill(pids: Sequence[int]) -> None:
-    for pid in pids:
-        reaper.signal_process(pid, signal.SIGKILL)
+def _kill_all(group: int, candidates: Iterable[int]) -> None:
+    """SIGKILL to a group, and to what hangs below its members elsewhere; see ``orphans.below``."""
+    strays = orphans.below(group, candidates)
+    reaper.kill_group(group)
+    for stray in strays:
+        reaper.signal_process(stray, signal.SIGKILL)
