@@ -219,6 +219,15 @@ class TestRefusals:
         assert "Insufficient nvidia.com/gpu" in status.message
         site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
+    def test_nor_are_they_waited_for_where_the_scheduler_does_not_say_so(self, site):
+        with site.cluster.older_scheduler():
+            backend = site.open(unschedulable_timeout=0.3)
+            job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
+            status = backend.told.end(job)
+        assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
+        assert "Insufficient nvidia.com/gpu" in status.message
+        assert "not helpful" not in status.message
+
     def test_a_busy_cluster_is_waited_for(self, site):
         backend = site.open(unschedulable_timeout=0.1)
         wanted = ResourceRequest(cpu=3)

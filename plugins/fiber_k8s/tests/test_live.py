@@ -48,6 +48,13 @@ class TestLive(BackendConformance):
         return {key: text for key, text in os.environ.items() if key.startswith("FIBER_")}
 
     @pytest.fixture
+    def image_context(self, tmp_path):
+        if not os.environ.get("FIBER_K8S_REGISTRY"):
+            pytest.skip("FIBER_K8S_REGISTRY names no registry to push to")
+        (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\n")
+        return str(tmp_path)
+
+    @pytest.fixture
     def volume(self):
         if "LIVE_CLAIM" not in os.environ:
             pytest.skip("LIVE_CLAIM names no claim")

@@ -12,6 +12,7 @@ from .faults import Refusal
 from .gangs import install
 from .kinds import NODES, PODS
 from .podworker import Stop
+from .quantities import parse
 from .requests import Call
 from .runtime import Ended
 from .scheduler import preempt
@@ -188,6 +189,8 @@ class Knobs:
     ) -> None:
         """A node joins."""
         holds = _CAPACITY | (capacity or {})
+        # no machine's memory is a round number: the firmware has its part
+        holds["memory"] = f"{int(parse(holds['memory'])) // 1024 - 4}Ki"
         thing: Object = {
             "kind": "Node",
             "apiVersion": "v1",
@@ -289,6 +292,15 @@ class Knobs:
             self._parts.scheduler.all()
 
         self.call(work)
+
+    @contextlib.contextmanager
+    def older_scheduler(self) -> Iterator[None]:
+        """Do not say which nodes could never take a pod: no scheduler before 1.33 does."""
+        self._parts.scheduler.is_frank = False
+        try:
+            yield
+        finally:
+            self._parts.scheduler.is_frank = True
 
     def _pod(self, name: str, namespace: str) -> Object:
         return self._parts.store.need(PODS, namespace, name)

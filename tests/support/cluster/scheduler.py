@@ -28,6 +28,8 @@ class Scheduler:
     happenings: Happenings
     #: whether pods are given nodes at all
     working: bool = True
+    #: whether it says which nodes could never take a pod, were they empty: as of 1.33
+    is_frank: bool = True
 
     async def run(self, changes: Subscription) -> None:
         """Schedule whatever waits, after each change, until the subscription is closed."""
@@ -134,6 +136,7 @@ class Scheduler:
         found = self._victims(pod, nodes)
         if found is not None:
             return "", found
+        hopeless = hopeless if self.is_frank else 0
         useless = [f"{hopeless} Preemption is not helpful for scheduling"] if hopeless else []
         rest = total - hopeless
         if rest:

@@ -74,8 +74,8 @@ class K8sBackend(Backend):
             self.name, self._client, config, self._feed, context.providers, _user()
         )
         self._gangs = Gangs(self._client, self._starter, config)
-        self._ends = Ends(self.name, self._client, config, self._feed, self._starter)
         self._room = Room(self._client, context.providers)
+        self._ends = Ends(self.name, self._client, config, self._feed, self._starter, self._room)
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._belongings: dict[str, Belongings] = {}

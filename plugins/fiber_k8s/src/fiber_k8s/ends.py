@@ -23,6 +23,7 @@ from fiber_k8s.execution import kill_processes
 from fiber_k8s.happenings import Slow, is_scaling
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
+from fiber_k8s.room import Room
 from fiber_k8s.status import (
     Doubt,
     as_killed,
@@ -44,7 +45,7 @@ _TAIL = 20
 _STARTED_NOT = 127
 #: seconds after which it is looked for what was to be removed, whatever was told
 _LOOK = 1.0
-#: seconds between two looks at whether an autoscaler is at work for a pod
+#: seconds between two looks at whether a node for a pod may come
 _SCALING = 60.0
 
 
@@ -57,16 +58,24 @@ class Ends:
         config: settings.
         feed: told of statuses.
         starter: what was submitted here, and hands for slow calls.
+        room: what nodes have.
     """
 
     def __init__(
-        self, backend: str, client: Client, config: K8sConfig, feed: Feed, starter: Starter
+        self,
+        backend: str,
+        client: Client,
+        config: K8sConfig,
+        feed: Feed,
+        starter: Starter,
+        room: Room,
     ) -> None:
         self._backend = backend
         self._client = client
         self._config = config
         self._feed = feed
         self._starter = starter
+        self._room = room
         self._deadlines = Deadlines("fiber-k8s-deadlines")
         self._slow = Slow(client, self._deadlines, feed.publish)
         self._changed = threading.Condition()
@@ -105,7 +114,7 @@ class Ends:
             self._deadlines.set(
                 (job.id, doubt),
                 self._patience(doubt),
-                functools.partial(self._give_up, job, status, doubt),
+                functools.partial(self._give_up, job, status, doubt, pod),
             )
 
     def gone(self, pod: Mapping[str, Any]) -> None:
@@ -258,21 +267,31 @@ class Ends:
         return self._config.keep_failed and status.state is JobState.FAILED
 
     def _patience(self, doubt: Doubt) -> float:
-        if doubt is Doubt.NODE:
-            return self._config.unschedulable_timeout
-        return self._config.image_timeout
+        if doubt is Doubt.CONTAINER:
+            return self._config.image_timeout
+        return self._config.unschedulable_timeout
 
-    def _give_up(self, job: Job, status: JobStatus, doubt: Doubt) -> None:
+    def _give_up(self, job: Job, status: JobStatus, doubt: Doubt, pod: Mapping[str, Any]) -> None:
         """A pod has waited long enough for what it may never get."""
-        if doubt is Doubt.NODE and is_scaling(self._client, job.id):
-            self._deadlines.set(
-                (job.id, doubt), _SCALING, functools.partial(self._give_up, job, status, doubt)
-            )
+        if doubt is not Doubt.CONTAINER and self._may_come(job, doubt, pod):
+            again = functools.partial(self._give_up, job, status, doubt, pod)
+            self._deadlines.set((job.id, doubt), _SCALING, again)
             return
         reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
         failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_STARTED_NOT)
         self._feed.publish(job, failed)
         self._delete(job.id)
+
+    def _may_come(self, job: Job, doubt: Doubt, pod: Mapping[str, Any]) -> bool:
+        """Whether a node for a pod is on its way, or there is one where others are now."""
+        if doubt is Doubt.ROOM:
+            try:
+                if self._room.may_hold(pod):
+                    return True
+            except FiberError as error:
+                log.debug("fiber: nodes cannot be asked, pod %s waits: %s", job.id, error)
+                return True
+        return is_scaling(self._client, job.id)
 
     def _delete(self, name: str) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,8 +20,12 @@ from fiber_k8s.pacing import backoff
 
 __all__ = ["follow", "last_lines"]
 
+log = logging.getLogger("fiber")
+
 #: seconds without a word after which it is asked whether the job still runs
 _SILENCE = 30.0
+#: what a node says in place of a log that it has removed, or while it removes the container
+_NO_LOG = re.compile(rb"unable to retrieve container logs for [\w.+-]+://[0-9a-f]+")
 
 
 def last_lines(client: Client, pod: str, count: int, container: str = CONTAINER) -> tuple[str, ...]:
@@ -98,7 +104,11 @@ def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line.decode("utf-8", "replace")
-        if rest:
+        if _NO_LOG.fullmatch(rest):
+            # no line of the container's, though the answer says nothing else
+            level = logging.DEBUG if "follow" in query else logging.WARNING
+            log.log(level, "fiber: the log of %s is gone: %s", pod, rest.decode())
+        elif rest:
             yield rest.decode("utf-8", "replace")
             rest = b""
     except (urllib3.exceptions.HTTPError, OSError) as failure:

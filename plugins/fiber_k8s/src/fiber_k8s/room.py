@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +12,12 @@ from fiber.abc import ResourceProvider
 from fiber.launch.cpus import cpu_count, memory_total
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.quantities import read_quantity
+from fiber_k8s.nodes import allocatable, requested
 
 __all__ = ["Room"]
+
+#: seconds for which an answer does for those that wait: they may be many, and all ask
+_FRESH = 30.0
 
 
 class Room:
@@ -25,6 +31,9 @@ class Room:
     def __init__(self, client: Client, providers: Mapping[str, ResourceProvider]) -> None:
         self._client = client
         self._kinds = {kind: one.device_class for kind, one in providers.items()}
+        self._lock = threading.Lock()
+        self._found: Sequence[Mapping[str, Any]] = ()
+        self._asked: float | None = None
         #: True once the cluster has said that nodes are none of our business
         self._refused = False
 
@@ -36,7 +45,10 @@ class Room:
         Raises:
             BackendUnavailableError: the cluster cannot be asked, and nothing is known without.
         """
-        totals = self._totals()
+        totals: Counter[str] = Counter()
+        for node in self._nodes(0.0):
+            if not (node.get("spec") or {}).get("unschedulable"):
+                totals.update(allocatable(node))
         devices = {
             kind: int(totals[name]) for kind, name in self._kinds.items() if totals.get(name)
         }
@@ -48,21 +60,29 @@ class Room:
             devices=devices,
         )
 
-    def _totals(self) -> dict[str, float]:
-        totals: dict[str, float] = {}
-        for node in self._nodes():
-            if (node.get("spec") or {}).get("unschedulable"):
-                continue
-            for name, text in ((node.get("status") or {}).get("allocatable") or {}).items():
-                totals[name] = totals.get(name, 0.0) + read_quantity(text)
-        return totals
+    def may_hold(self, pod: Mapping[str, Any]) -> bool:
+        """False where nodes are known, and none has all that a pod asks for, were it alone there.
 
-    def _nodes(self) -> Sequence[Mapping[str, Any]]:
-        if self._refused:
-            return ()
-        try:
-            return self._client.call("GET", "/api/v1/nodes", "list nodes").get("items") or ()
-        except ApiError:
-            # that is a right of its own, which few programs have
-            self._refused = True
-            return ()
+        Raises:
+            BackendUnavailableError: the cluster cannot be asked.
+        """
+        wanted = requested(pod)
+        nodes = self._nodes(_FRESH)
+        return not nodes or any(
+            all(has.get(name, 0.0) >= amount for name, amount in wanted.items())
+            for has in map(allocatable, nodes)
+        )
+
+    def _nodes(self, age: float) -> Sequence[Mapping[str, Any]]:
+        """The nodes, as they were at most so many seconds ago; none where they may not be listed."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._refused and (self._asked is None or now - self._asked > age):
+                try:
+                    answer = self._client.call("GET", "/api/v1/nodes", "list nodes")
+                except ApiError:
+                    # that is a right of its own, which few programs have
+                    self._refused = True
+                else:
+                    self._found, self._asked = answer.get("items") or (), now
+            return self._found

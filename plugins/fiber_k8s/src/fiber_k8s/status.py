@@ -78,6 +78,8 @@ _FINAL = re.compile(
     r"authentication required|insufficient_scope|no match for platform|invalid reference",
     re.IGNORECASE,
 )
+#: schedulers before 1.33 say this also of what a node has never had
+_INSUFFICIENT = re.compile(r"\d Insufficient \S")
 #: reasons of nodes that will say something else by themselves
 _NODES_PASSING = re.compile(r"untolerated taint|were unschedulable|not ready|free ports")
 
@@ -87,6 +89,8 @@ class Doubt(enum.Enum):
 
     #: a node that can take it
     NODE = "node"
+    #: such a node, or only its turn: the scheduler does not say
+    ROOM = "room"
     #: its image, or a container made of it
     CONTAINER = "container"
 
@@ -134,7 +138,10 @@ def doubt_of(pod: Mapping[str, Any]) -> Doubt | None:
         return Doubt.CONTAINER
     for condition in told.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Doubt.NODE if _is_hopeless(str(condition.get("message") or "")) else None
+            said = str(condition.get("message") or "")
+            if _is_hopeless(said):
+                return Doubt.NODE
+            return Doubt.ROOM if _INSUFFICIENT.search(said) else None
     return None
 
 

@@ -103,7 +103,7 @@ class TestFromOutside:
         assert failed(found) == set()
         assert "namespace default" in found["cluster"].detail
         assert found["gpu devices"].detail == "2 nvidia.com/gpu allocatable"
-        assert found["nodes"].detail == "1: 4 CPUs, 8192 MB of memory allocatable"
+        assert found["nodes"].detail == "1: 4 CPUs, 8191 MB of memory allocatable"
 
     @pytest.mark.parametrize(
         "gang, kinds",
