@@ -10,6 +10,7 @@ from fiber.launch.private import read_private
 from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.run import LEASES
 from k8s_world import spec
+from transport_world import until
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 
@@ -227,6 +228,17 @@ class TestRefusals:
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "Insufficient nvidia.com/gpu" in status.message
         assert "not helpful" not in status.message
+
+    def test_where_nobody_knows_it_is_said_that_a_pod_may_wait_for_ever(self, site, caplog):
+        refusal = site.cluster.refuse(403, matching=lambda call: call.resource == "nodes")
+        with site.cluster.older_scheduler(), refusal:
+            backend = site.open(unschedulable_timeout=0.1)
+            for _ in range(2):
+                job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
+                backend.told.until(job, lambda one: one.message)
+            until(lambda: "may wait for ever" in caplog.text)
+            assert not backend.told.of(job)[-1].state.is_terminal
+        assert caplog.text.count("may wait for ever") == 1
 
     def test_a_busy_cluster_is_waited_for(self, site):
         backend = site.open(unschedulable_timeout=0.1)

@@ -295,7 +295,7 @@ class Knobs:
 
     @contextlib.contextmanager
     def older_scheduler(self) -> Iterator[None]:
-        """Do not say which nodes could never take a pod: no scheduler before 1.33 does."""
+        """Do not say which nodes could never take a pod: no scheduler before 1.34 does."""
         self._parts.scheduler.is_frank = False
         try:
             yield

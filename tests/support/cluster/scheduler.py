@@ -28,7 +28,7 @@ class Scheduler:
     happenings: Happenings
     #: whether pods are given nodes at all
     working: bool = True
-    #: whether it says which nodes could never take a pod, were they empty: as of 1.33
+    #: whether it says which nodes could never take a pod, were they empty: as of 1.34
     is_frank: bool = True
 
     async def run(self, changes: Subscription) -> None:

@@ -47,6 +47,10 @@ _STARTED_NOT = 127
 _LOOK = 1.0
 #: seconds between two looks at whether a node for a pod may come
 _SCALING = 60.0
+_FOR_EVER = (
+    "fiber: pod %s may wait for ever: the cluster's scheduler does not say whether a node could "
+    "take it, were all others gone, and nodes may not be listed (fiber k8s rbac --nodes lets them be)"
+)
 
 
 class Ends:
@@ -89,6 +93,8 @@ class Ends:
         self._killed: set[str] = set()
         #: how many follow the log of a pod here
         self._readers: Counter[str] = Counter()
+        #: whether it was said that nobody knows if a pod waits in vain
+        self._is_warned = False
         #: pods that are removed once nobody reads their log
         self._unread: set[str] = set()
 
@@ -286,10 +292,14 @@ class Ends:
         """Whether a node for a pod is on its way, or there is one where others are now."""
         if doubt is Doubt.ROOM:
             try:
-                if self._room.may_hold(pod):
-                    return True
+                holds = self._room.may_hold(pod)
             except FiberError as error:
                 log.debug("fiber: nodes cannot be asked, pod %s waits: %s", job.id, error)
+                return True
+            if holds is None and not self._is_warned:
+                self._is_warned = True
+                log.warning(_FOR_EVER, job.id)
+            if holds is not False:
                 return True
         return is_scaling(self._client, job.id)
 

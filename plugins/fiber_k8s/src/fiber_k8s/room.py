@@ -60,15 +60,17 @@ class Room:
             devices=devices,
         )
 
-    def may_hold(self, pod: Mapping[str, Any]) -> bool:
-        """False where nodes are known, and none has all that a pod asks for, were it alone there.
+    def may_hold(self, pod: Mapping[str, Any]) -> bool | None:
+        """Whether a node has all that a pod asks for, were it alone there; None if nobody knows.
 
         Raises:
             BackendUnavailableError: the cluster cannot be asked.
         """
         wanted = requested(pod)
         nodes = self._nodes(_FRESH)
-        return not nodes or any(
+        if not nodes:
+            return None
+        return any(
             all(has.get(name, 0.0) >= amount for name, amount in wanted.items())
             for has in map(allocatable, nodes)
         )

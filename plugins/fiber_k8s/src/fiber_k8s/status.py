@@ -78,7 +78,7 @@ _FINAL = re.compile(
     r"authentication required|insufficient_scope|no match for platform|invalid reference",
     re.IGNORECASE,
 )
-#: schedulers before 1.33 say this also of what a node has never had
+#: schedulers before 1.34 say this also of what a node has never had
 _INSUFFICIENT = re.compile(r"\d Insufficient \S")
 #: reasons of nodes that will say something else by themselves
 _NODES_PASSING = re.compile(r"untolerated taint|were unschedulable|not ready|free ports")
