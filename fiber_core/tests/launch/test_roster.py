@@ -236,6 +236,37 @@ class TestFailingToStart:
         play.lose(play.jobs[0])
         assert starts(play.run()) == [1]
 
+    @staticmethod
+    def refused_but_two():
+        """Five are wished for; a quota has room for two, which are on their way."""
+        play = Play(5)
+        play.run()
+        for number in range(2, 2 + 2 * module.FEW):
+            play.jobs[number].failure = "exceeded quota"
+            play.lose(play.jobs[number])
+            play.now += 10
+            play.run()
+        return play
+
+    def test_who_is_on_the_way_may_come_up_though_others_are_refused(self):
+        play = self.refused_but_two()
+        assert not any(isinstance(step, GiveUp) for step in play.steps)
+        play.up(*play.jobs[:2])
+        for _ in range(20):
+            play.jobs[-1].failure = "exceeded quota"
+            play.lose(play.jobs[-1])
+            play.now += 10
+            assert starts(play.run()) == [1]
+
+    def test_once_they_have_failed_as_well_it_is_given_up(self):
+        play = self.refused_but_two()
+        play.lose(play.jobs[0])
+        play.now += 10
+        assert not any(isinstance(step, GiveUp) for step in play.run())
+        play.lose(play.jobs[1])
+        (step,) = (step for step in play.run() if isinstance(step, GiveUp))
+        assert "exceeded quota" in str(step.cause)
+
     def test_refused_submissions_are_tried_again_and_given_up(self):
         roster, error = Roster(lease=LEASE, per_job=1), SubmitError("quota")
         roster.wanted = 1

@@ -118,6 +118,10 @@ class Roster:
         self._failures = 0
         self._retry_at = 0.0
         self._broken: BaseException | None = None
+        #: True where a worker's initializer raised, as every other one's would
+        self._has_raised = False
+        #: workers that were on their way when others failed, and may come up yet
+        self._hopes: set[str] = set()
         self._last_words = ""
         self._was_up = False
         # workers may ask, and have done all that they may, before the submission of their job has
@@ -179,6 +183,7 @@ class Roster:
         """A worker asked for work for the first time; False where it is to leave."""
         self._failures = 0
         self._broken = None
+        self._has_raised = False
         self._was_up = True
         member = self.members.get(ident)
         if member is None:
@@ -192,6 +197,7 @@ class Roster:
     def is_broken(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed; it is about to exit."""
         self._broken = error
+        self._has_raised = True
         member = self.members.get(ident)
         self._last_words = f"{member.name if member else ident}: initializer raised {error!r}"
 
@@ -270,6 +276,9 @@ class Roster:
 
     def _failed(self, words: str, now: float) -> None:
         self._failures += 1
+        if self._failures <= FEW:
+            # a platform may have had room for these, and none for the others
+            self._hopes = {m.ident for m in self.members.values() if not m.up and not m.leaving}
         self._retry_at = now + BACKOFF[min(self._failures, len(BACKOFF)) - 1]
         self._last_words = words
         self._places.failed(words, now)
@@ -361,7 +370,8 @@ class Roster:
         if any(m.up and not m.leaving for m in self.members.values()):
             return False
         if self._broken is not None:
-            return self._failures >= FEW
+            may_come = not self._has_raised and any(one in self.members for one in self._hopes)
+            return self._failures >= FEW and not may_come
         # workers that did come up before show that they can; whoever kills them may stop
         most = MANY * max(1, self.wanted) if self._was_up else len(BACKOFF)
         return self._failures >= most

@@ -3,10 +3,12 @@
 How often a task ran is counted in a file of the host's, which nobody takes back.
 """
 
+import contextlib
 import time
 from collections import Counter
 
 import pytest
+from kubernetes import client
 
 from cluster import Cluster
 from cluster.real import Docker
@@ -205,3 +207,15 @@ def test_a_pool_that_cannot_grow_says_why_goes_on_and_takes_who_comes_later(mast
     masters.wait_for_workers(4)
     code, lines = masters.wait(name)
     assert (code, lines[-1]) == (0, "again"), lines
+
+
+def test_a_quota_keeps_nobody_from_the_workers_that_it_lets_through(masters, kube):
+    kube.add_quota({"pods": "3"})
+    try:
+        code, lines = masters.wait(masters.start(FULL.replace("600", "60"), nodeName="master"))
+    finally:
+        with contextlib.closing(kube.client_for()) as api:
+            delete = client.CoreV1Api(api).delete_namespaced_resource_quota
+            delete("quota", "default", _preload_content=False)
+    assert (code, lines[-1]) == (0, "again"), lines
+    assert any("exceeded quota" in line for line in lines), lines
