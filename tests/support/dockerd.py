@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,18 +122,21 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def started(distributions: Sequence[str] = DISTRIBUTIONS) -> Iterator[Engine]:
+def started(
+    distributions: Sequence[str] = DISTRIBUTIONS, config: Mapping[str, Any] | None = None
+) -> Iterator[Engine]:
     """Start an engine, and end it with all that it made.
 
     Args:
         distributions: what the image holds besides Python.
+        config: dockerd's, as in ``daemon.json``.
     """
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-"))
     try:
         with _bridge() as (name, number), archive(folder, distributions) as image:
             gateway = f"10.231.{number}.1"
-            with _daemon(folder, name, number) as pid:
+            with _daemon(folder, name, number, config or {}) as pid:
                 engine = Engine(url=f"unix://{folder}/docker.sock", pid=pid, gateway=gateway)
                 try:
                     _load(engine, image())
@@ -207,7 +211,7 @@ def archive(folder: Path, distributions: Sequence[str]) -> Iterator[Callable[[],
 
 
 @contextlib.contextmanager
-def _daemon(folder: Path, bridge: str, number: int) -> Iterator[int]:
+def _daemon(folder: Path, bridge: str, number: int, config: Mapping[str, Any]) -> Iterator[int]:
     # where it can be had, dockerd ends with the tests, even if they are killed
     bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=_PATH) else []
     argv = [
@@ -224,7 +228,7 @@ def _daemon(folder: Path, bridge: str, number: int) -> Iterator[int]:
         "--ip-masq=false",
         f"--config-file={folder}/daemon.json",
     ]
-    (folder / "daemon.json").write_text("{}")
+    (folder / "daemon.json").write_text(json.dumps(config))
     with (
         (folder / "log").open("wb") as log,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,

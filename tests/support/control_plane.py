@@ -1,0 +1,369 @@
+"""A real Kubernetes of one node on this machine, from programs that are on it: ``tox -e k8s-live``.
+
+``python tests/support/control_plane.py BINARIES`` starts ``etcd`` (of the PATH) and what the folder
+holds: ``kube-apiserver``, ``kube-controller-manager``, ``kube-scheduler`` and a ``kubelet`` that
+talks to Docker itself, which those before 1.24 do. Pods run on an engine of the tests' own. It says
+what to export, and goes on until Ctrl-C or SIGTERM; then nothing of it is left but its folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import datetime as dt
+import ipaddress
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+sys.path.insert(0, str(Path(__file__).parent))
+import dockerd
+
+#: where pods, and this host, find the API server: the first address of the services
+SERVER = "10.96.0.1"
+NODE = "node-1"
+IMAGE = "registry.local/fiber:1"
+#: a program that waits, for the container that holds a pod's network
+_PAUSE = 'FROM fiber-test\nENTRYPOINT ["bash", "-c", "trap exit TERM; sleep infinity & wait"]\n'
+#: kubelets ask for scores that some hosts do not let root have
+_RUNC = """#!/bin/bash
+while [ $# -gt 0 ] && [ -z "$bundle" ]; do
+    words+=("$1"); [ "$1" = --bundle ] && bundle=$2; shift
+done
+[ -z "$bundle" ] || sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$bundle/config.json"
+exec runc "${words[@]}" "$@"
+"""
+_PATIENCE = 60.0
+
+
+@attrs.frozen
+class Identities:
+    """An authority, and certificates of servers and users that it signed, as PEM files."""
+
+    folder: Path
+    key: rsa.RSAPrivateKey = attrs.field(factory=lambda: rsa.generate_private_key(65537, 2048))
+
+    def __attrs_post_init__(self) -> None:
+        self._sign("ca", "kubernetes-ca", self.key, is_authority=True)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def make(self, name: str, user: str, group: str | None = None, addresses: str = "") -> None:
+        """``NAME.crt`` and ``NAME.key``, of a server at some addresses too."""
+        self._sign(name, user, rsa.generate_private_key(65537, 2048), group, addresses)
+
+    def kubeconfig(self, name: str) -> Path:
+        """A kubeconfig of somebody who was made."""
+
+        def data(path: str) -> str:
+            return base64.b64encode((self.folder / path).read_bytes()).decode()
+
+        server = {"server": f"https://{SERVER}", "certificate-authority-data": data("ca.crt")}
+        user = {
+            "client-certificate-data": data(f"{name}.crt"),
+            "client-key-data": data(f"{name}.key"),
+        }
+        path = self.folder / f"{name}.kubeconfig"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "real", "cluster": server}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": name}}],
+            "current-context": "real",
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def _sign(
+        self,
+        name: str,
+        user: str,
+        key: rsa.RSAPrivateKey,
+        group: str | None = None,
+        addresses: str = "",
+        *,
+        is_authority: bool = False,
+    ) -> None:
+        now = dt.datetime.now(dt.timezone.utc)
+        words = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
+        if group is not None:
+            words.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubernetes-ca")])
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        names = [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses.split()]
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(words))
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(days=3))
+        )
+        if is_authority:
+            certificate = certificate.add_extension(x509.BasicConstraints(True, None), True)
+        else:
+            certificate = certificate.add_extension(x509.ExtendedKeyUsage(uses), False)
+        if names:
+            certificate = certificate.add_extension(x509.SubjectAlternativeName(names), False)
+        signed = certificate.sign(self.key, hashes.SHA256())
+        pem = serialization.Encoding.PEM
+        (self.folder / f"{name}.crt").write_bytes(signed.public_bytes(pem))
+        plain = serialization.NoEncryption()
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        (self.folder / f"{name}.key").write_bytes(key.private_bytes(pem, form, plain))
+
+
+class Programs:
+    """What runs, each with a log; ended in the reverse order."""
+
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self._folder = folder
+        self._binaries = binaries
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, **options: Any) -> None:
+        """Start a program; options are its flags."""
+        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        program = self._binaries / name
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._running.append(
+                subprocess.Popen(
+                    [str(program) if program.exists() else name, *words],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    def check(self) -> None:
+        """Raise for one that has ended."""
+        for one in self._running:
+            if one.poll() is not None:
+                msg = f"{one.args!r} ended with {one.returncode}; its log is in {self._folder}"
+                raise RuntimeError(msg)
+
+    def close(self) -> None:
+        for one in reversed(self._running):
+            one.terminate()
+        for one in reversed(self._running):
+            try:
+                one.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                one.kill()
+                one.wait()
+
+
+@contextlib.contextmanager
+def started(binaries: Path, folder: Path) -> Iterator[Path]:
+    """Start everything; the value is the kubeconfig of an administrator.
+
+    Args:
+        binaries: the folder of the programs.
+        folder: for certificates, logs and state.
+
+    Raises:
+        RuntimeError: a program ended, or was not ready in time; it names the logs' folder.
+    """
+    runc = folder / "runc"
+    runc.write_text(_RUNC)
+    runc.chmod(0o755)
+    config = {"runtimes": {"gentle": {"path": str(runc)}}, "default-runtime": "gentle"}
+    held = ("fiber-core", "fiber-local", "fiber-k8s", "pytest")
+    programs = Programs(folder, binaries)
+    with dockerd.started(held, config) as engine, contextlib.closing(programs):
+        # goes with the engine's bridge
+        bridge = f"fiber{engine.gateway.split('.')[2]}"
+        subprocess.run(["ip", "addr", "add", f"{SERVER}/32", "dev", bridge], check=True)
+        _make_images(engine)
+        identities = _identities(folder, engine.gateway)
+        admin = _start_server(programs, identities, folder)
+        for name, short in (
+            ("kube-controller-manager", "manager"),
+            ("kube-scheduler", "scheduler"),
+        ):
+            more = {} if short == "scheduler" else _manager(identities)
+            # alone, and so there again once an API server that was away is back
+            more["leader_elect"] = "false"
+            programs.start(name, kubeconfig=identities.kubeconfig(short), **more)
+        _start_kubelet(programs, identities, folder, engine)
+        try:
+            _wait(programs, lambda: _is_ready(identities))
+            yield admin
+        finally:
+            dockerd.unmount(folder)
+
+
+def _identities(folder: Path, gateway: str) -> Identities:
+    made = Identities(folder)
+    made.make("server", "kube-apiserver", addresses=f"{SERVER} {gateway}")
+    made.make("admin", "admin", "system:masters")
+    made.make("client", "kube-apiserver-kubelet-client", "system:masters")
+    made.make("manager", "system:kube-controller-manager")
+    made.make("scheduler", "system:kube-scheduler")
+    made.make("kubelet", f"system:node:{NODE}", "system:nodes", addresses=gateway)
+    made.make("accounts", "service-accounts")
+    return made
+
+
+def _start_server(programs: Programs, identities: Identities, folder: Path) -> Path:
+    path = identities.path
+    store = "http://127.0.0.1:23790"
+    programs.start(
+        "etcd",
+        data_dir=folder / "etcd",
+        listen_client_urls=store,
+        advertise_client_urls=store,
+        listen_peer_urls="http://127.0.0.1:23800",
+        initial_advertise_peer_urls="http://127.0.0.1:23800",
+        initial_cluster="default=http://127.0.0.1:23800",
+    )
+    programs.start(
+        "kube-apiserver",
+        etcd_servers=store,
+        bind_address=SERVER,
+        advertise_address=SERVER,
+        secure_port=443,
+        service_cluster_ip_range="10.96.0.0/16",
+        client_ca_file=path("ca.crt"),
+        tls_cert_file=path("server.crt"),
+        tls_private_key_file=path("server.key"),
+        kubelet_certificate_authority=path("ca.crt"),
+        kubelet_client_certificate=path("client.crt"),
+        kubelet_client_key=path("client.key"),
+        kubelet_preferred_address_types="InternalIP",
+        authorization_mode="Node,RBAC",
+        enable_admission_plugins="NodeRestriction",
+        service_account_issuer="https://kubernetes.default.svc",
+        service_account_key_file=path("accounts.key"),
+        service_account_signing_key_file=path("accounts.key"),
+    )
+    _wait(programs, lambda: _ask(identities, "/readyz") == b"ok")
+    return identities.kubeconfig("admin")
+
+
+def _manager(identities: Identities) -> dict[str, str]:
+    return {
+        "root_ca_file": identities.path("ca.crt"),
+        "service_account_private_key_file": identities.path("accounts.key"),
+        "use_service_account_credentials": "true",
+    }
+
+
+def _start_kubelet(
+    programs: Programs, identities: Identities, folder: Path, engine: dockerd.Engine
+) -> None:
+    config = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": engine.gateway,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": identities.path("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": identities.path("kubelet.crt"),
+        "tlsPrivateKeyFile": identities.path("kubelet.key"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        "clusterDNS": ["10.96.0.10"],
+        "clusterDomain": "cluster.local",
+        "failSwapOn": False,
+        "maxPods": 200,
+        "resolvConf": "",
+    }
+    (folder / "kubelet.json").write_text(json.dumps(config))
+    programs.start(
+        "kubelet",
+        config=folder / "kubelet.json",
+        kubeconfig=identities.kubeconfig("kubelet"),
+        root_dir=folder / "kubelet",
+        cert_dir=folder / "kubelet-certificates",
+        hostname_override=NODE,
+        node_ip=engine.gateway,
+        container_runtime="docker",
+        docker_endpoint=engine.url,
+        pod_infra_container_image="pause:1",
+        network_plugin="",
+    )
+
+
+def _make_images(engine: dockerd.Engine) -> None:
+    name, _, tag = IMAGE.rpartition(":")
+    with contextlib.closing(engine.docker()) as client, tempfile.TemporaryDirectory() as context:
+        client.images.get(engine.image).tag(name, tag)
+        Path(context, "Dockerfile").write_text(_PAUSE)
+        client.images.build(path=context, tag="pause:1")
+
+
+def _is_ready(identities: Identities) -> bool:
+    nodes = json.loads(_ask(identities, "/api/v1/nodes"))["items"]
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for node in nodes
+        for condition in node["status"].get("conditions", ())
+    )
+
+
+def _ask(identities: Identities, path: str) -> bytes:
+    context = ssl.create_default_context(cafile=identities.path("ca.crt"))
+    context.load_cert_chain(identities.path("admin.crt"), identities.path("admin.key"))
+    with urllib.request.urlopen(f"https://{SERVER}{path}", timeout=5, context=context) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def _wait(programs: Programs, is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        with contextlib.suppress(OSError):
+            if is_true():
+                return
+        programs.check()
+        if time.monotonic() > deadline:
+            msg = f"the cluster was not ready after {_PATIENCE:g} s"
+            raise RuntimeError(msg)
+        time.sleep(0.5)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("binaries", type=Path, help="folder with kube-apiserver, …, kubelet")
+    asked = parser.parse_args(argv)
+    folder = Path(tempfile.mkdtemp(prefix="control-plane-"))
+    # as Ctrl-C: what was started is ended on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), started(asked.binaries.resolve(), folder) as found:
+        print(f"export KUBECONFIG={found}\nexport FIBER_IMAGE={IMAGE}")
+        print(f"export FIBER_K8S_PULL=IfNotPresent\n# logs: {folder}", flush=True)
+        while True:
+            signal.pause()
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    main()
