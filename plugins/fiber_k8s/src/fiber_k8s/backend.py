@@ -29,7 +29,7 @@ from fiber_k8s import logs
 from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.ends import Ends, is_over
+from fiber_k8s.ends import Ends
 from fiber_k8s.execution import kill_processes
 from fiber_k8s.groups import Gangs, start_group
 from fiber_k8s.jobs import Starter
@@ -208,9 +208,9 @@ class K8sBackend(Backend):
         return self._streams.open(job.id, self._starter.landing(job.id))
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """Pods of one run, or of all in the namespace; ended ones too, but for those deleted."""
+        """Pods of one run, or of all runs in the namespace; ended ones included."""
         selector = f"{PREFIX}run={run_id}" if run_id else f"{_MANAGED},{PREFIX}run"
-        return [job_of(self.name, pod) for pod in self._client.pods(selector) if not is_over(pod)]
+        return [job_of(self.name, pod) for pod in self._client.pods(selector)]
 
     def cleanup(self, run_id: str) -> None:
         """End the pods of a run and remove everything that it has."""

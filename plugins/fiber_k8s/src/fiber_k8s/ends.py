@@ -36,7 +36,7 @@ from fiber_k8s.status import (
     with_words,
 )
 
-__all__ = ["Ends", "is_over"]
+__all__ = ["Ends"]
 
 log = logging.getLogger("fiber")
 
@@ -218,7 +218,7 @@ class Ends:
                 with self._changed:
                     self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
                 return
-            if all(map(is_over, found.values())):
+            if all(is_leaving(pod) and status_of(pod).state.is_terminal for pod in found.values()):
                 ended_at = ended_at or time.monotonic()
                 if time.monotonic() > ended_at + _OBJECTS:
                     return
@@ -317,8 +317,3 @@ class Ends:
             self._client.delete("pods", name, grace=1)
         except FiberError as error:
             log.warning("fiber: pod %s stays until its run is removed: %s", name, error)
-
-
-def is_over(pod: Mapping[str, Any]) -> bool:
-    """True for a pod that was deleted and has ended: its node only has to let go of the object."""
-    return is_leaving(pod) and status_of(pod).state.is_terminal
