@@ -1,10 +1,8 @@
 """Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, and what is left."""
 
 import base64
-import contextlib
 
 import pytest
-from kubernetes import client
 
 from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
@@ -120,30 +118,6 @@ class TestLife:
 
         assert b"a secret" not in str(pod).encode()
         assert read_private({"FIBER_BOOTSTRAP": where}) == b"a secret"
-
-    def test_objects_that_stay_when_all_processes_have_ended_hold_nobody_up(
-        self, site, monkeypatch
-    ):
-        # the test's own timeout would end it
-        monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
-        monkeypatch.setattr("fiber_k8s.ends._OBJECTS", 0.1)
-        backend = site.open()
-        job = site.start(backend)
-        backend.told.running(job)
-        with contextlib.closing(site.cluster.client_for()) as api:
-            pods = client.CoreV1Api(api)
-
-            def keep(finalizers):
-                pods.patch_namespaced_pod(
-                    job.id, "default", {"metadata": {"finalizers": finalizers}}
-                )
-
-            keep(["example.com/kept"])
-            backend.cleanup(backend.run)
-            assert site.left(backend.run) == [f"pods {job.id}"]
-            assert site.cluster.get("pods", job.id)["metadata"]["deletionTimestamp"]
-            keep(None)
-        site.wait_until_gone(backend.run)
 
 
 class TestBelongings:

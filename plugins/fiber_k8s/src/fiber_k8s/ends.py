@@ -45,8 +45,6 @@ _TAIL = 20
 _STARTED_NOT = 127
 #: seconds after which it is looked for what was to be removed, whatever was told
 _LOOK = 1.0
-#: seconds in which the objects of pods usually go whose containers have ended
-_OBJECTS = 5.0
 #: seconds between two looks at whether a node for a pod may come
 _SCALING = 60.0
 _FOR_EVER = (
@@ -177,9 +175,6 @@ class Ends:
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
 
-        A node may keep the object of a pod for a minute after its containers have ended; that is
-        not waited for.
-
         Args:
             selector: of labels.
             timeout: seconds to wait.
@@ -207,7 +202,7 @@ class Ends:
             # one by one: that takes another verb
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
             self._starter.do_all([functools.partial(self._delete, name) for name in names])
-        deadline, ended_at = time.monotonic() + timeout, 0.0
+        deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 self._changed.wait_for(lambda: not self._left(wanted), min(left, _LOOK))
@@ -218,10 +213,6 @@ class Ends:
                 with self._changed:
                     self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
                 return
-            if all(is_leaving(pod) and status_of(pod).state.is_terminal for pod in found.values()):
-                ended_at = ended_at or time.monotonic()
-                if time.monotonic() > ended_at + _OBJECTS:
-                    return
             with self._changed:
                 for name, pod in found.items():
                     self._there.setdefault(name, pod["metadata"].get("labels") or {})
