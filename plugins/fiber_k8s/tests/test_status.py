@@ -125,7 +125,7 @@ class TestWaiting:
         told = [one for _, one in pods_of("pod-life/13-preemption", "third")]
         waiting = [one for one in told if status_of(one).reason is not None]
         assert waiting
-        assert {doubt_of(one) for one in waiting} <= {None, Doubt.ROOM}
+        assert {doubt_of(one) for one in waiting} == {Doubt.ROOM}
 
     def test_nor_what_waits_for_a_node_to_come_back(self):
         told = [one for _, one in pods_of("pod-life/10-noexecute-taint", "late")]

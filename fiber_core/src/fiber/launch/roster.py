@@ -370,8 +370,8 @@ class Roster:
         if any(m.up and not m.leaving for m in self.members.values()):
             return False
         if self._broken is not None:
-            may_come = not self._has_raised and any(one in self.members for one in self._hopes)
-            return self._failures >= FEW and not may_come
+            nobody_may_come = self._has_raised or self._hopes.isdisjoint(self.members)
+            return self._failures >= FEW and nobody_may_come
         # workers that did come up before show that they can; whoever kills them may stop
         most = MANY * max(1, self.wanted) if self._was_up else len(BACKOFF)
         return self._failures >= most

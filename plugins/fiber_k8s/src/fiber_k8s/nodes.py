@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["allocatable", "requested"]
+__all__ = ["allocatable", "requested", "totals"]
 
 
 def allocatable(node: Mapping[str, Any]) -> dict[str, float]:
     """What a node has for pods, by resource: CPUs, bytes, pieces."""
-    found = (node.get("status") or {}).get("allocatable") or {}
-    return {name: _number(text) for name, text in found.items()}
+    return _numbers((node.get("status") or {}).get("allocatable"))
+
+
+def totals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """What all nodes together have that take pods, by resource."""
+    sums: dict[str, float] = {}
+    for node in nodes:
+        if not (node.get("spec") or {}).get("unschedulable"):
+            for name, amount in allocatable(node).items():
+                sums[name] = sums.get(name, 0.0) + amount
+    return sums
 
 
 def requested(pod: Mapping[str, Any]) -> dict[str, float]:
@@ -30,21 +39,17 @@ def requested(pod: Mapping[str, Any]) -> dict[str, float]:
             total.update(_asked_by(container))
     for container in spec.get("initContainers") or ():
         total |= Counter(_asked_by(container))
-    total.update({name: _number(text) for name, text in (spec.get("overhead") or {}).items()})
+    total.update(_numbers(spec.get("overhead")))
     return dict(total)
 
 
 def _asked_by(container: Mapping[str, Any]) -> dict[str, Any]:
     resources = container.get("resources") or {}
-    asked: Iterable[tuple[str, Any]] = {
-        **(resources.get("limits") or {}),
-        **(resources.get("requests") or {}),
-    }.items()
-    return {name: _number(text) for name, text in asked}
+    return _numbers({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def _number(text: str | float) -> float:
+def _numbers(amounts: Mapping[str, str | float] | None) -> dict[str, Any]:
     # the client takes its time to be imported
     from kubernetes.utils import parse_quantity
 
-    return float(parse_quantity(text))
+    return {name: float(parse_quantity(text)) for name, text in (amounts or {}).items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from fiber.abc import ResourceProvider
 from fiber.launch.cpus import cpu_count, memory_total
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.nodes import allocatable, requested
+from fiber_k8s.nodes import allocatable, requested, totals
 
 __all__ = ["Room"]
 
@@ -45,18 +44,13 @@ class Room:
         Raises:
             BackendUnavailableError: the cluster cannot be asked, and nothing is known without.
         """
-        totals: Counter[str] = Counter()
-        for node in self._nodes(0.0):
-            if not (node.get("spec") or {}).get("unschedulable"):
-                totals.update(allocatable(node))
-        devices = {
-            kind: int(totals[name]) for kind, name in self._kinds.items() if totals.get(name)
-        }
+        sums = totals(self._nodes(0.0))
+        devices = {kind: int(sums[name]) for kind, name in self._kinds.items() if sums.get(name)}
         if self._client.connection.inside is not None:
             return Capacity(cpus=float(cpu_count()), memory=memory_total(), devices=devices)
         return Capacity(
-            cpus=totals.get("cpu"),
-            memory=int(totals["memory"]) >> 20 if "memory" in totals else None,
+            cpus=sums.get("cpu"),
+            memory=int(sums["memory"]) >> 20 if "memory" in sums else None,
             devices=devices,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.doctor import inside
 from fiber_k8s.doctor.rights import ask, judge
-from fiber_k8s.nodes import allocatable
+from fiber_k8s.nodes import totals
 from fiber_k8s.rbac import RULES, gang_rules, rights
 
 if TYPE_CHECKING:
@@ -158,10 +157,7 @@ def _devices(client: Client, providers: Mapping[str, ResourceProvider]) -> Itera
         detail = "not known: nodes may not be listed (fiber k8s rbac --nodes lets them be)"
         yield Check(name="nodes", ok=True, detail=detail)
         return
-    sums: Counter[str] = Counter()
-    for node in nodes:
-        if not (node.get("spec") or {}).get("unschedulable"):
-            sums.update(allocatable(node))
+    sums = totals(nodes)
     room = (
         f"{sums.get('cpu', 0):g} CPUs, {int(sums.get('memory', 0)) >> 20} MB of memory allocatable"
     )
