@@ -197,14 +197,7 @@ def started(binaries: Path, folder: Path) -> Iterator[Path]:
         _make_images(engine)
         identities = _identities(folder, engine.gateway)
         admin = _start_server(programs, identities, folder)
-        for name, short in (
-            ("kube-controller-manager", "manager"),
-            ("kube-scheduler", "scheduler"),
-        ):
-            more = {} if short == "scheduler" else _manager(identities)
-            # alone, and so there again once an API server that was away is back
-            more["leader_elect"] = "false"
-            programs.start(name, kubeconfig=identities.kubeconfig(short), **more)
+        _start_controllers(programs, identities)
         _start_kubelet(programs, identities, folder, engine)
         try:
             _wait(programs, lambda: _is_ready(identities))
@@ -261,12 +254,19 @@ def _start_server(programs: Programs, identities: Identities, folder: Path) -> P
     return identities.kubeconfig("admin")
 
 
-def _manager(identities: Identities) -> dict[str, str]:
-    return {
-        "root_ca_file": identities.path("ca.crt"),
-        "service_account_private_key_file": identities.path("accounts.key"),
-        "use_service_account_credentials": "true",
-    }
+def _start_controllers(programs: Programs, identities: Identities) -> None:
+    # they lead without an election, which they would not survive where the API server is away
+    programs.start(
+        "kube-scheduler", kubeconfig=identities.kubeconfig("scheduler"), leader_elect="false"
+    )
+    programs.start(
+        "kube-controller-manager",
+        kubeconfig=identities.kubeconfig("manager"),
+        leader_elect="false",
+        root_ca_file=identities.path("ca.crt"),
+        service_account_private_key_file=identities.path("accounts.key"),
+        use_service_account_credentials="true",
+    )
 
 
 def _start_kubelet(
