@@ -61,6 +61,21 @@ class TestStream:
         site.cluster.end(job.id, code=0)
         assert backend.told.end(job).exit_code == 0
 
+    def test_after_forgotten_history_the_list_comes_without_a_pause(self, site, monkeypatch):
+        backend, another = site.open(), site.open()
+        job = site.start(backend)
+        backend.told.running(job)
+        # a stream that hears of its own pods alone knows an old version of all
+        another.told.running(site.start(another))
+        # the regular end of a stream is followed by a pause; whatever is paused for after that stays
+        monkeypatch.setattr("fiber_k8s.watch.backoff", lambda **_: iter([0.01, 3600.0]))
+        site.cluster.expire()
+        site.cluster.forget_requests()
+        site.cluster.end_watches()
+        site.cluster.end(job.id, code=5)
+        assert backend.told.end(job).exit_code == 5
+        assert "list" in {one.verb for one in site.cluster.requests}
+
     def test_an_end_is_told_within_two_seconds_of_the_clusters_event(self, site, backend, record_property):  # fmt: skip
         took = []
         for _ in range(5):

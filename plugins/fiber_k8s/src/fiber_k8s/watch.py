@@ -13,7 +13,7 @@ from typing import Any
 
 import urllib3
 
-from fiber.exceptions import BackendUnavailableError, FiberError
+from fiber.exceptions import BackendError, BackendUnavailableError, FiberError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX
 from fiber_k8s.pacing import backoff
@@ -107,9 +107,9 @@ class Watch:
 
     def _run(self) -> None:
         waits = backoff(most=_APART, tries=None)
-        complained = False
+        complained = is_old = False
         while not self._closed.is_set():
-            began = time.monotonic()
+            began, rest = time.monotonic(), 0.0
             try:
                 if self._version is None:
                     self._list()
@@ -119,6 +119,10 @@ class Watch:
                 # it ended as all do
             except Expired:
                 self._version = None
+                if not is_old:
+                    # ends that nobody has told wait for the list
+                    is_old = True
+                    continue
             except FiberError as error:
                 if not self._ready.is_set():
                     self._failure = error
@@ -127,6 +131,8 @@ class Watch:
                 if not (complained or self._closed.is_set()):
                     log.warning("fiber: pods are out of sight until the cluster is back: %s", error)
                     complained = True
+                if isinstance(error, ApiError):
+                    rest = error.retry_after
             except Exception:
                 if self._closed.is_set():
                     break
@@ -134,18 +140,22 @@ class Watch:
                 log.exception("fiber: what the cluster said of a pod could not be read")
                 self._version = None
             if self._heard or time.monotonic() - began > _SHORT:
-                waits, self._heard = backoff(most=_APART, tries=None), False
+                waits, self._heard, is_old = backoff(most=_APART, tries=None), False, False
             # a cluster that is gone tells nobody when it is back, and one that ends each stream at
             # once is not to be asked without a pause
-            self._closed.wait(next(waits))
+            self._closed.wait(max(rest, next(waits)))
         self._ready.set()
 
     def _list(self) -> None:
         found: dict[str, Mapping[str, Any]] = {}
         query: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
+        # later ones are tried again by the thread, at shorter intervals
+        again = _never if self._ready.is_set() else None
         while True:
             try:
-                page = self._client.call("GET", self._client.path("pods"), "list pods", query=query)
+                page = self._client.call(
+                    "GET", self._client.path("pods"), "list pods", query=query, again=again
+                )
             except ApiError as error:
                 if error.status != 410:
                     raise
@@ -237,6 +247,10 @@ def _break(response: Any) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):
         connection = getattr(response, "connection", None) or response._connection  # noqa: SLF001
         connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _never(_: BackendError) -> bool:
+    return False
 
 
 def _uid(pod: Mapping[str, Any]) -> str:
