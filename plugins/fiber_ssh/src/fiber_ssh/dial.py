@@ -18,9 +18,12 @@ from fiber_ssh.hostkeys import KnownHosts
 from fiber_ssh.hosts import Host
 from fiber_ssh.sshconfig import SshOptions, look_up
 
-__all__ = ["Connection", "dial", "options_of"]
+__all__ = ["DROPPED", "Connection", "dial", "options_of"]
 
 log = logging.getLogger("fiber")
+
+#: what paramiko raises where a connection drops, or is refused in the middle of something
+DROPPED = (OSError, EOFError, paramiko.SSHException)
 
 #: paramiko's logger for our connections, without what an exception tells whoever opened a channel
 _LOG = "paramiko.transport.fiber"
@@ -55,7 +58,7 @@ class Connection:
 def _close(transports: list[paramiko.Transport]) -> None:
     for transport in reversed(transports):
         # one that goes through another says farewell there, which may be closed already
-        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+        with contextlib.suppress(*DROPPED):
             transport.close()
 
 
@@ -141,7 +144,7 @@ def _enter(
         transport.start_client(timeout=config.connect_timeout)
         known.check(transport.get_remote_server_key(), options.name)
         _log_in(transport, options, where)
-    except (paramiko.SSHException, OSError, EOFError) as error:
+    except DROPPED as error:
         transport.close()
         if isinstance(error, BackendUnavailableError):
             raise

@@ -15,6 +15,7 @@ import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_ssh.command import command_line
+from fiber_ssh.dial import DROPPED
 from fiber_ssh.link import HostLink
 
 __all__ = ["execute"]
@@ -85,7 +86,7 @@ def _copy_out(read: object, descriptor: int) -> None:
 
 def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
     # a program that ended reads no more, and nor does one whose connection was cut
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+    with contextlib.suppress(*DROPPED):
         # not read(): what is typed must not wait for a full piece
         read = getattr(stdin, "read1", None) or stdin.read
         while data := read(_PIECE):

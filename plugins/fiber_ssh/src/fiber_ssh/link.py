@@ -13,7 +13,7 @@ import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, UnknownJobError
 from fiber_ssh.config import SshConfig
-from fiber_ssh.dial import Connection, dial
+from fiber_ssh.dial import DROPPED, Connection, dial
 from fiber_ssh.follows import Follow, Follows
 from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import Data, Decoder, Message, pack
@@ -295,7 +295,7 @@ class HostLink:
             words = "the connection ended"
         except FiberError as error:
             words = str(error)
-        except (OSError, EOFError, ValueError, paramiko.SSHException) as error:
+        except (*DROPPED, ValueError) as error:
             words = f"the connection ended: {error or type(error).__name__}"
         finally:
             self._out = None
@@ -378,6 +378,6 @@ def _write(channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]) -> N
     while (data := out.get()) is not None:
         try:
             channel.sendall(data)
-        except (OSError, EOFError, paramiko.SSHException):
+        except DROPPED:
             # whoever reads finds out as well
             return

@@ -13,6 +13,7 @@ import paramiko
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.archive import agent_archive, loader_source
 from fiber_ssh.command import command_line, python_line
+from fiber_ssh.dial import DROPPED
 
 __all__ = ["About", "Answer", "open_agent", "run"]
 
@@ -112,7 +113,7 @@ def open_agent(
             )
             raise BackendUnavailableError(msg)
         channel.settimeout(None)
-    except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
+    except DROPPED as error:
         channel.close()
         msg = f"host {name} does not start fiber's agent: {str(error) or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
@@ -193,7 +194,7 @@ def run(
                 raise TimeoutError
             reader.join(timeout)
             code = channel.recv_exit_status()
-    except (TimeoutError, paramiko.SSHException, OSError, EOFError) as error:
+    except DROPPED as error:
         msg = f"{argv[0]} could not be run to its end: {error or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
     return Answer(code, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))

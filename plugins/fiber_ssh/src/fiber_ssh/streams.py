@@ -10,6 +10,7 @@ from collections.abc import Callable
 import paramiko
 
 from fiber.exceptions import BackendUnavailableError
+from fiber_ssh.dial import DROPPED
 
 __all__ = ["Streams", "refusal"]
 
@@ -27,7 +28,7 @@ def refusal(transport: paramiko.Transport, timeout: float) -> str:
         channel = _dial(transport, _NOBODY, timeout)
     except paramiko.ChannelException as error:
         return str(error.text) if error.code == _PROHIBITED else ""
-    except (paramiko.SSHException, OSError, EOFError):
+    except DROPPED:
         # whoever opens a stream finds out
         return ""
     channel.close()
@@ -57,7 +58,7 @@ class Streams:
         """
         try:
             channel = _dial(transport, port, self._timeout)
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except DROPPED as error:
             msg = f"no stream to port {port} of host {self._host} can be opened: {error}"
             raise BackendUnavailableError(msg) from error
         ours, theirs = socket.socketpair()
@@ -117,7 +118,7 @@ class _Joint:
         self._over(self)
 
     def _copy(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*DROPPED):
             while data := read(_PIECE):
                 write(data)
         self._part()
@@ -127,7 +128,7 @@ class _Joint:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         # the connection under it may be closed already
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*DROPPED):
             self._channel.close()
 
 
