@@ -88,6 +88,17 @@ def test_a_run_has_several_groups_one_after_another_and_at_once(site, cluster, g
 
 
 @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+def test_the_scheduler_is_told_of_a_group_until_its_last_pod_is_gone(site, cluster, gang):
+    backend = site.open(gang=gang)
+    jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
+    backend.kill(jobs[0])
+    backend.told.end(jobs[0])
+    assert len(groups(cluster, gang)) == 1
+    backend.kill(jobs[1])
+    until_none(cluster, gang)
+
+
+@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
 def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
     with Cluster.start(script=scripts) as bare:
         site = Site(bare, scripts)

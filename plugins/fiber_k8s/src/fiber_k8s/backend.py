@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
+import itertools
 import math
 import os
 import threading
@@ -75,7 +76,9 @@ class K8sBackend(Backend):
         )
         self._gangs = Gangs(self._client, self._starter, config)
         self._room = Room(self._client, context.providers)
-        self._ends = Ends(self.name, self._client, config, self._feed, self._starter, self._room)
+        self._ends = Ends(
+            self.name, self._client, config, self._feed, self._starter, self._gangs, self._room
+        )
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._belongings: dict[str, Belongings] = {}
@@ -169,7 +172,7 @@ class K8sBackend(Backend):
             return iter(self._remembered(job, tail, error))
         if follow:
             return lines
-        return iter(()) if first is None else _and_then(first, lines)
+        return iter(()) if first is None else itertools.chain((first,), lines)
 
     def exec(
         self,
@@ -379,11 +382,6 @@ class K8sBackend(Backend):
     def _is_unplaced(self, job: Job) -> bool:
         known = self._feed.status(job.id)
         return known is not None and known.state is JobState.PENDING
-
-
-def _and_then(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _is_certain(status: JobStatus | None) -> bool:

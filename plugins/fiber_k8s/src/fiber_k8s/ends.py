@@ -20,6 +20,7 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.deadlines import Deadlines
 from fiber_k8s.execution import kill_processes
+from fiber_k8s.groups import Gangs
 from fiber_k8s.happenings import Slow, is_scaling
 from fiber_k8s.jobs import Starter
 from fiber_k8s.logs import last_lines
@@ -62,6 +63,7 @@ class Ends:
         config: settings.
         feed: told of statuses.
         starter: what was submitted here, and hands for slow calls.
+        gangs: told of members that are gone.
         room: what nodes have.
     """
 
@@ -72,6 +74,7 @@ class Ends:
         config: K8sConfig,
         feed: Feed,
         starter: Starter,
+        gangs: Gangs,
         room: Room,
     ) -> None:
         self._backend = backend
@@ -79,6 +82,7 @@ class Ends:
         self._config = config
         self._feed = feed
         self._starter = starter
+        self._gangs = gangs
         self._room = room
         self._deadlines = Deadlines("fiber-k8s-deadlines")
         self._slow = Slow(client, self._deadlines, feed.publish)
@@ -135,7 +139,7 @@ class Ends:
             self._changed.notify_all()
         if not is_told:
             self._feed.publish(job, gone(pod))
-        self._starter.forget(job.id)
+        self._forget(job.id)
 
     # -- what follows
 
@@ -254,7 +258,7 @@ class Ends:
                 self._ending.discard(job.id)
                 is_there = job.id in self._there
             if not is_there:
-                self._starter.forget(job.id)
+                self._forget(job.id)
             elif is_process and not is_leaving(pod) and not self._is_kept(status):
                 with self._changed:
                     is_read = job.id in self._readers
@@ -268,6 +272,11 @@ class Ends:
         else:
             # asking takes a while, and others' changes must not wait for it
             self._starter.do(tell)
+
+    def _forget(self, job_id: str) -> None:
+        spec = self._starter.forget(job_id)
+        if spec is not None:
+            self._gangs.left(spec)
 
     def _is_kept(self, status: JobStatus) -> bool:
         return self._config.keep_failed and status.state is JobState.FAILED

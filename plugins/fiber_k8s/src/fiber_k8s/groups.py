@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -38,6 +40,8 @@ class Gangs:
         self._client, self._starter, self._config = client, starter, config
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Gang] = {}
+        #: how many jobs of each have ended
+        self._ended: Counter[tuple[str, str]] = Counter()
 
     def find(self, spec: JobSpec, run: Belongings) -> Gang | None:
         """The gang of a job; None where it has none, or nothing here schedules any.
@@ -64,10 +68,22 @@ class Gangs:
         _make_group(self._client, self._starter, run, gang, wanted.timeout)
         return gang
 
+    def left(self, spec: JobSpec) -> None:
+        """A job has ended, and its pod is gone; after the last of a gang its object goes as well."""
+        wanted = spec.gang
+        if wanted is None:
+            return
+        with self._lock:
+            self._ended[spec.run_id, wanted.name] += 1
+            is_last = self._ended[spec.run_id, wanted.name] == wanted.size
+        if is_last:
+            self._starter.do(functools.partial(self.drop, wanted, spec.run_id))
+
     def drop(self, wanted: model.Gang, run_id: str) -> None:
         """None of a gang's jobs is left: the scheduler need not know of it any more."""
         with self._lock:
             gang = self._known.pop((run_id, wanted.name), None)
+            self._ended.pop((run_id, wanted.name), None)
         if gang is not None and gang.has_object:
             # what stays goes with the run
             with contextlib.suppress(BackendError):
@@ -101,7 +117,8 @@ def start_group(
     wanted = model.Gang(
         name=f"{first.name}-group-{secrets.token_hex(2)}", size=len(specs), timeout=timeout
     )
-    gang = gangs.find(attrs.evolve(first, gang=wanted), run)
+    specs = [attrs.evolve(spec, gang=wanted) for spec in specs]
+    gang = gangs.find(specs[0], run)
     jobs: list[Job | None] = [None] * len(specs)
     failures: list[BackendError] = []
     lock = threading.Lock()

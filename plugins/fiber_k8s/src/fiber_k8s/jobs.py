@@ -198,12 +198,12 @@ class Starter:
             self._doomed.add(job_id)
             return True
 
-    def forget(self, job_id: str) -> None:
-        """A job has ended, and its pod is gone."""
+    def forget(self, job_id: str) -> JobSpec | None:
+        """A job has ended, and its pod is gone; what was submitted, if it was here."""
         with self._lock:
-            self._mine.pop(job_id, None)
             self._landings.pop(job_id, None)
             self._doomed.discard(job_id)
+            return self._mine.pop(job_id, None)
 
     def attached(self) -> list[str]:
         """The jobs that were submitted here and end with their submitter."""
