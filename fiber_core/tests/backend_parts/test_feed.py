@@ -68,3 +68,14 @@ def test_jobs_are_placed_once_none_is_pending():
     feed.publish(job("a"), RUNNING)
 
     assert feed.wait_placed(["a", "unknown"], 0)
+
+
+def test_whoever_waits_for_an_end_goes_on_with_it():
+    feed = Feed()
+    feed.publish(job("a"), RUNNING)
+    assert not feed.wait_ended("a", 0)
+    assert feed.wait_ended("unknown", 0)
+
+    feed.publish(job("a"), ENDED)
+
+    assert feed.wait_ended("a", 0)

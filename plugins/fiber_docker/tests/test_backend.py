@@ -21,6 +21,7 @@ from fiber.model import (
 from fiber.testing import programs
 from fiber_docker.backend import DockerBackend
 from fiber_docker.config import DockerConfig
+from fiber_docker.watch import Watch
 
 
 def said(answer):
@@ -216,6 +217,29 @@ def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, en
                 break
 
     assert states == [JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.RUNNING]
+
+
+def test_a_job_whose_container_is_gone_has_ended_though_nobody_told(
+    open_backend, run_id, engine, monkeypatch
+):
+    may_tell, tell = threading.Event(), Watch._told
+
+    def late(watch, event):
+        assert event["Action"] in {"create", "start"} or may_tell.wait(60)
+        tell(watch, event)
+
+    monkeypatch.setattr(Watch, "_told", late)
+    backend = open_backend()
+    job = backend.submit(
+        JobSpec(run_id=run_id, name="goes", argv=("sleep", "600"), image=engine.image)
+    )
+    with contextlib.closing(backend.events(run_id)) as events:
+        assert any(status.state is JobState.RUNNING for _, status in events)
+    with contextlib.closing(engine.docker()) as client:
+        client.api.remove_container(job.id, force=True)
+    (status,) = backend.status([job])
+    may_tell.set()
+    assert status.state is JobState.FAILED
 
 
 def test_orphans_of_a_killed_master_are_removed_by_the_next_run(open_backend, run, engine):

@@ -199,6 +199,23 @@ def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
     assert client.containers == set()
 
 
+def test_what_is_removed_while_it_starts_has_ended_then(client, starter, feed):
+    started = threading.Event()
+    client.on_start = lambda name: started.set()
+    client.may_make.set()
+    job = starter.submit(process(), AROUND)
+    assert started.wait(PATIENCE)
+
+    unstarted = starter.start_none()
+    starter.remove_all([job.id])
+    starter.tell_unstarted(unstarted)
+
+    # the engine has not answered to the start yet
+    assert not client.may_start.is_set()
+    assert unstarted == [job]
+    assert feed.status(job.id).exit_code == -9
+
+
 def test_an_end_that_was_told_stays(feed, client, starter):
     client.may_make.set()
     client.may_start.set()

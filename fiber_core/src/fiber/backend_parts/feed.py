@@ -78,6 +78,13 @@ class Feed:
         with self._changed:
             return self._changed.wait_for(placed, timeout)
 
+    def wait_ended(self, job_id: str, timeout: float) -> bool:
+        """True once a job has ended, or is not known; False after ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: job_id in self._ended or job_id not in self._jobs or self._closed, timeout
+            )
+
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
         """The present status of a run's jobs, then every change, until :meth:`close`."""
         mine: _Queue = queue.SimpleQueue()

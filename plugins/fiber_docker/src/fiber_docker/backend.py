@@ -38,12 +38,15 @@ from fiber_docker.jobs import Starter
 from fiber_docker.looks import Looks
 from fiber_docker.orphans import master_mark, sweep
 from fiber_docker.status import created_at, from_list, job_of, never_ran
-from fiber_docker.watch import Watch
+from fiber_docker.watch import REMOVED_UNSEEN, Watch
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = ["DockerBackend"]
+
+#: seconds within which an end is told of a container that is gone
+_TOLD = 2.0
 
 
 class DockerBackend(Backend):
@@ -112,6 +115,10 @@ class DockerBackend(Backend):
                     if found[job.id] is None:
                         msg = f"there is no job {job.id} ({job.name}) on the Docker engine"
                         raise UnknownJobError(msg)
+                    if not self._starter.is_coming(job.id):
+                        # the event of its end is on its way
+                        self._feed.wait_ended(job.id, _TOLD)
+                        found[job.id] = self._settled(job, REMOVED_UNSEEN)
                     continue
                 status = from_list(item) or self._looks.status(item["Id"], item["Labels"])
                 found[job.id] = self._settled(job, status)
@@ -182,10 +189,11 @@ class DockerBackend(Backend):
 
     def cleanup(self, run_id: str) -> None:
         """End the containers of a run and remove them."""
-        if run_id == self._context.run_id:
-            self._starter.start_none()
+        is_ours = run_id == self._context.run_id
+        unstarted = self._starter.start_none() if is_ours else []
         names = [_name(item) for item in self._client.containers(f"fiber.run={run_id}")]
         self._starter.remove_all(names)
+        self._starter.tell_unstarted(unstarted)
 
     # -- the platform -------------------------------------------------------------------------
 

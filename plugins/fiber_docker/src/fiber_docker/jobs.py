@@ -50,6 +50,7 @@ class _Stage(enum.Enum):
 class _Own:
     """A job that was submitted here; changed under the lock alone."""
 
+    job: Job
     spec: JobSpec
     stage: _Stage = _Stage.WAITING
     #: the signal that is to end it, started or not
@@ -125,7 +126,7 @@ class Starter:
                 made.set()
 
         with self._lock:
-            self._own[job.id] = _Own(spec)
+            self._own[job.id] = _Own(job, spec)
         # told before the engine tells, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
         if self._devices.grant(
@@ -163,12 +164,18 @@ class Starter:
             self._give_up(job, signum)
         return True
 
-    def start_none(self) -> None:
-        """What is not started and ends with its submitter is not to be started any more."""
+    def start_none(self) -> list[Job]:
+        """What is not started and ends with its submitter is not to be started any more: those jobs."""
         with self._lock:
-            for own in self._own.values():
-                if not own.spec.detached:
-                    own.doomed = own.doomed or signal.SIGKILL
+            attached = [own for own in self._own.values() if not own.spec.detached]
+            for own in attached:
+                own.doomed = own.doomed or signal.SIGKILL
+            return [own.job for own in attached if own.stage is not _Stage.STARTED]
+
+    def tell_unstarted(self, jobs: list[Job]) -> None:
+        """Tell the ends of jobs that were not to be started, and have no container any more."""
+        for job in jobs:
+            self._give_up(job, signal.SIGKILL)
 
     def tells(self, job_id: str) -> bool:
         """True for a job whose container may be removed without that being its end.
@@ -179,6 +186,12 @@ class Starter:
         with self._lock:
             own = self._own.get(job_id)
             return own is not None and (own.remade or own.stage is not _Stage.STARTED)
+
+    def is_coming(self, job_id: str) -> bool:
+        """True for a job of whose container nothing can be said yet."""
+        with self._lock:
+            own = self._own.get(job_id)
+            return own is not None and own.stage is not _Stage.STARTED
 
     def is_mine(self, job_id: str) -> bool:
         """True for jobs that were submitted here."""

@@ -13,7 +13,7 @@ from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, close_stream
 from fiber_docker.status import End, created_at, job_of, needs_a_look, with_words
 
-__all__ = ["Watch"]
+__all__ = ["REMOVED_UNSEEN", "Watch"]
 
 log = logging.getLogger("fiber")
 
@@ -25,7 +25,8 @@ _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": Job
 #: Docker's word and Podman's
 _DIED = frozenset({"die", "died"})
 _REMOVED = frozenset({"destroy", "remove"})
-_REMOVED_UNSEEN = JobStatus(
+#: what is known of a job whose container is gone, until more is told
+REMOVED_UNSEEN = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.UNKNOWN),
     exit_code=-9,
@@ -151,7 +152,7 @@ class Watch:
                 self._publish(job, self._look(item["Id"], labels))
         for job in gone.values():
             # it ended, and its container was removed, while nobody looked
-            self._publish(job, with_words(_REMOVED_UNSEEN, self._last_words(job.id)))
+            self._publish(job, with_words(REMOVED_UNSEEN, self._last_words(job.id)))
         self._ready.set()
         try:
             with self._client.asking("tell events"):
@@ -176,7 +177,7 @@ class Watch:
         elif action == "oom":
             self._oom.add(container)
         elif action in _REMOVED and not self._tells(job.id):
-            self._publish(job, _REMOVED_UNSEEN)
+            self._publish(job, REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
         oom = container in self._oom
