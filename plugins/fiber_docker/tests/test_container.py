@@ -5,9 +5,10 @@ import json
 import attrs
 import pytest
 
+from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
-from fiber_docker.container import Surroundings, first_source, plan, unique_name
+from fiber_docker.container import Surroundings, plan, unique_name
 
 AROUND = Surroundings(image="img", master="host:1:2.0", owner="me")
 
@@ -25,15 +26,15 @@ class TestProgram:
         body = made().body
 
         assert body["Entrypoint"] == ["python3"]
-        assert body["Cmd"][-4:] == ["-1", "attached", "prog", "a b"]
-        assert made().stdin == first_source()
+        assert body["Cmd"][-4:] == ["bond", "-1", "prog", "a b"]
+        assert made().stdin == first.text().encode()
         assert made().files
 
     def test_its_private_bytes_follow_on_the_standard_input(self):
         found = made(private=b"secret")
 
-        assert found.stdin == first_source() + b"secret"
-        assert found.body["Cmd"][-4:-2] == ["6", "attached"]
+        assert found.stdin == first.text().encode() + b"secret"
+        assert found.body["Cmd"][-4:-2] == ["bond", "6"]
 
     def test_a_process_of_fibers_is_the_first_itself_with_the_images_python(self):
         config = DockerConfig(python="/opt/python")

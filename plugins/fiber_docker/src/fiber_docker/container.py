@@ -9,12 +9,12 @@ import re
 import secrets
 import tarfile
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
 
 import attrs
 
+from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ALONE, MARK, SHARED, SOCKET
@@ -27,6 +27,8 @@ _NAME = 40
 _MB = 1 << 20
 #: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
 _STOP = 10
+#: where a container's first process writes how its program ended
+END = "/.fiber/end"
 #: reads what follows on the standard input and runs it, which leaves the rest of it for that
 _LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 
@@ -134,17 +136,11 @@ def _program(
         return [config.python, *spec.argv[1:]], private, variable
     if not wrapped:
         return list(spec.argv), b"", {}
-    source = first_source()
+    source = first.text().encode()
     length = -1 if private is None else len(private)
-    bond = "detached" if spec.detached else "attached"
-    loader = [config.python, "-I", "-S", "-c", _LOADER % len(source), str(length), bond]
-    return [*loader, *spec.argv], source + (private or b""), {}
-
-
-@functools.cache
-def first_source() -> bytes:
-    """The source of the first process of programs that are not Fiber's."""
-    return resources.files("fiber_docker").joinpath("first.py").read_bytes()
+    given = "source" if spec.detached else "bond"
+    loader = [config.python, "-I", "-S", "-c", _LOADER % len(source)]
+    return [*loader, END, given, str(length), *spec.argv], source + (private or b""), {}
 
 
 @functools.cache

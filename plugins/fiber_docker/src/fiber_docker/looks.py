@@ -8,10 +8,11 @@ import io
 import tarfile
 from collections.abc import Mapping
 
+from fiber.backend_parts.first import last_word
 from fiber.exceptions import BackendError
 from fiber.model import JobStatus
 from fiber_docker.client import Client
-from fiber_docker.first import END
+from fiber_docker.container import END
 from fiber_docker.status import from_inspect, needs_a_look
 
 __all__ = ["Looks"]
@@ -51,5 +52,5 @@ class Looks:
                 for member in archive:
                     file = archive.extractfile(member)
                     if file is not None:
-                        return file.read(4096).decode("utf-8", "replace")
+                        return last_word(file.read(4096).decode("utf-8", "replace"))[0]
         return ""

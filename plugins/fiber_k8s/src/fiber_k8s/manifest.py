@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
 
 import attrs
 
+from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.gangs import Gang
@@ -39,7 +38,7 @@ _RESTRICTED = {
 #: runs our first process where there is a Python for it, else the program itself
 _WRAPPER = (
     'python=$0; source=$1; shift; if command -v "$python" >/dev/null 2>&1; then '
-    'exec "$python" -I -S -c "$source" "$@"; fi; '
+    'exec "$python" -I -S -c "$source" /dev/termination-log program -1 "$@"; fi; '
     'printf "fiber: bare\\n" 2>/dev/null >/dev/termination-log; exec "$@"'
 )
 
@@ -193,7 +192,7 @@ def _command(spec: JobSpec, config: K8sConfig) -> list[str]:
     """The first process: the core's supervisor, or the one that minds a program."""
     if spec.entry is not None:
         return [config.python, *spec.argv[1:]]
-    return ["/bin/sh", "-c", _WRAPPER, config.python, first_source(), *spec.argv]
+    return ["/bin/sh", "-c", _WRAPPER, config.python, first.text(), *spec.argv]
 
 
 def _environment(
@@ -264,9 +263,3 @@ def _resources(
 def _literal(text: str) -> str:
     """A text as it is: the cluster replaces ``$(NAME)`` in commands and variables."""
     return text.replace("$", "$$")
-
-
-@functools.cache
-def first_source() -> str:
-    """The source of the first process of programs that are not Fiber's."""
-    return resources.files("fiber_k8s").joinpath("first.py").read_text(encoding="utf-8")

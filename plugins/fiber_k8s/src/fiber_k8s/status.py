@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from fiber.backend_parts.first import last_word
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber_k8s.manifest import CONTAINER
 from fiber_k8s.names import PREFIX
@@ -284,7 +285,7 @@ def _ended(
     host: str | None,
 ) -> JobStatus:
     code, why = int(ended.get("exitCode", 0)), str(ended.get("reason") or "")
-    last, words = _last_words(str(ended.get("message") or ""))
+    last, words = last_word(str(ended.get("message") or ""))
     if why in {"StartError", "ContainerCannotRun"}:
         return _failed(ReasonKind.START, words or why, _STARTED_NOT, host)
     kind, _, rest = last.partition(" ")
@@ -321,14 +322,6 @@ def _ended(
     return JobStatus(
         state=JobState.FAILED, reason=reason, exit_code=exit_code, message=message, host=host
     )
-
-
-def _last_words(message: str) -> tuple[str, str]:
-    """What our first process left, and what the program did."""
-    lines = message.strip("\n").split("\n")
-    if lines[-1].startswith("fiber: "):
-        return lines[-1].removeprefix("fiber: "), "\n".join(lines[:-1]).strip()
-    return "", message.strip()
 
 
 def _pod_failed(

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from fiber_docker import first
-from fiber_docker.container import first_source
+from fiber.backend_parts import first
 
+PYTHON = (sys.executable, "-I", "-S", "-c")
 LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 
 
@@ -19,13 +19,13 @@ LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 def start(tmp_path):
     """Starts a program under the first process; its end is written below a folder of the test."""
     end = tmp_path / "end"
-    source = first_source().replace(first.END.encode(), str(end).encode())
+    source = first.text().encode()
     started = []
 
-    def start(*argv, private=None, bond="detached"):
+    def start(*argv, private=None, given="source"):
         length = -1 if private is None else len(private)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LOADER % len(source), str(length), bond, *argv],
+            [*PYTHON, LOADER % len(source), str(end), given, str(length), *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -49,7 +49,8 @@ def start(tmp_path):
 def ended(process, end):
     out, err = process.stdout.read(), process.stderr.read()
     process.wait()
-    return process.returncode, end.read_text() if end.exists() else "", out, err
+    word, _ = first.last_word(end.read_text() if end.exists() else "")
+    return process.returncode, word, out, err
 
 
 def sh(script):
@@ -122,7 +123,7 @@ def test_a_detached_program_outlives_its_starter(start):
 def test_an_attached_program_ends_with_its_starter(start):
     begin, end = start
     process = begin(
-        *sh("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"), bond="attached"
+        *sh("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"), given="bond"
     )
     process.stdout.readline()
 
@@ -133,7 +134,26 @@ def test_an_attached_program_ends_with_its_starter(start):
     assert b"is gone" in err
 
 
+def test_a_program_may_read_our_input_and_leave_words_of_its_own(tmp_path):
+    end = tmp_path / "end"
+    script = sh(f"read line; echo got $line; echo 42 > {end}; exit 3")
+
+    done = subprocess.run(
+        [*PYTHON, first.text(), end, "program", "-1", *script],
+        input=b"x\n",
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (3, b"got x\n")
+    assert first.last_word(end.read_text()) == ("exit 3", "42")
+
+
+def test_where_the_first_process_was_killed_the_programs_words_are_all_there_is():
+    assert first.last_word("42\n") == ("", "42")
+
+
 def test_it_imports_nothing_but_the_standard_library():
-    code = f"import sys; sys.argv = ['x']; exec({first_source()!r}, {{'__name__': 'first'}})"
+    code = f"import sys; sys.argv = ['x']; exec({first.text()!r}, {{'__name__': 'first'}})"
 
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, env=dict(os.environ))
