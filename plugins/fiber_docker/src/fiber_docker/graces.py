@@ -53,15 +53,16 @@ class Graces:
 
     def _end(self, job_id: str, grace: float) -> None:
         deadline = time.monotonic() + grace
-        # a job that is gone has ended
-        with contextlib.suppress(UnknownJobError):
-            try:
-                self._until_it_listens(job_id, deadline)
-                self._client.signal(job_id, signal.SIGTERM)
-                if not self._has_ended(job_id, deadline - time.monotonic()):
-                    self._client.signal(job_id, signal.SIGKILL)
-            except BackendError as error:
-                log.warning("fiber: job %s may not have been ended: %s", job_id, error)
+        try:
+            self._until_it_listens(job_id, deadline)
+            self._client.signal(job_id, signal.SIGTERM)
+            if not self._has_ended(job_id, deadline - time.monotonic()):
+                self._client.signal(job_id, signal.SIGKILL)
+        except UnknownJobError:
+            # one that is gone has ended
+            return
+        except BackendError as error:
+            log.warning("fiber: job %s may not have been ended: %s", job_id, error)
 
     def _until_it_listens(self, job_id: str, deadline: float) -> None:
         """Wait for the first process to have a child: until then the system drops what it is sent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -27,7 +28,9 @@ class Gate:
     def open(self) -> None:
         """Let everybody go on."""
         os.close(self.reader)
-        os.write(self.writer, b"\0" * 4096)
+        # all who waited may have been killed meanwhile
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.writer, b"\0" * 4096)
         os.close(self.writer)
 
     def wait(self) -> bool:
