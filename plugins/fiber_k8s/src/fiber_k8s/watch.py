@@ -31,8 +31,9 @@ _LAST = 5.0
 _PAGE = 500
 #: seconds that a stream lasts which is not refused
 _SHORT = 5.0
-#: seconds between two tries at most: an end is told within two, also when the cluster was away
-_APART = 1.0
+#: seconds between two tries at most: an end is told within two, also when the cluster was away, and
+#: what it takes then is a connection, an answer that much was forgotten, a list, and a log
+_APART = 0.5
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
