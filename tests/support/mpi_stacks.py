@@ -51,6 +51,22 @@ class Stack:
     #: a Python that has mpi4py
     python: str
 
+    @property
+    def folder(self) -> Path:
+        """The environment it is in, for those of PyPI."""
+        return Path(self.python).parents[1].resolve()
+
+    def ways(self, folder: Path) -> list[str]:
+        """Options by which ranks find it, and mpi4py, where its environment lies in a folder."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        found = {
+            "PYTHONPATH": folder / "lib" / version / "site-packages",
+            "LD_LIBRARY_PATH": folder / "lib",
+        }
+        if self.name in {"debian", "openmpi"}:
+            return [word for key, path in found.items() for word in ("-x", f"{key}={path}")]
+        return [word for key, path in found.items() for word in ("-genv", key, str(path))]
+
 
 def _root() -> Path:
     made = os.environ.get("MPI_STACKS")

@@ -37,6 +37,8 @@ _LEFT_OUT = re.compile(
     r"|\.pyc\.\d+$"
     rf"|\.opt-\d\.pyc$|\.(?!{sys.implementation.cache_tag})[a-z]+-\d+\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
 )
+#: parts of the C library of old, which programs from elsewhere still name
+_NAMED = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")
 #: what is large, and imported by nobody
 _UNUSED = re.compile(r"kubernetes/aio/|numpy/.*/tests/")
 _FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "run", "srv", "sys", "usr", "usr/bin")
@@ -136,7 +138,10 @@ class _Tree:
         self._linked.add(path)
 
     def libraries(self) -> None:
-        for name, path in sorted(_shared(self._linked).items()):
+        found = _shared(self._linked)
+        folder = found["libc.so.6"].parent
+        named = {name: folder / name for name in _NAMED if (folder / name).exists()}
+        for name, path in sorted({**named, **found}.items()):
             loader = name.startswith("ld-linux")
             self.file(path, f"usr/lib64/{name}" if loader else f"usr/lib/{name}")
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,8 @@ from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
+#: the image's: beside an mpirun there may be another one
+PYTHON = "/usr/local/bin/python3"
 PROGRAM = """
 import os
 from mpi4py import MPI
@@ -25,16 +26,14 @@ os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n"
 @pytest.fixture
 def mpirun(engine, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    mpi = Path(stack("mpich").mpirun).parents[1].resolve()
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     # pytest's own folders have names too long for a socket
     with tempfile.TemporaryDirectory(prefix="fc-") as runs:
 
-        def run(*program):
-            words = ["mpirun", "-np", "4", "--slots", "2", "--mpirun", mpi / "bin" / "mpiexec"]
-            words += ["-v", f"{mpi}:{mpi}", "-v", f"{tmp_path}:/data"]
-            words += ["-genv", "PYTHONPATH", mpi / "lib" / version / "site-packages"]
-            words += ["-genv", "LD_LIBRARY_PATH", mpi / "lib", "--", *program]
+        def run(mpi, *program):
+            folder = mpi.folder
+            words = ["mpirun", "-np", "4", "--slots", "2", "--mpirun", folder / "bin" / "mpirun"]
+            words += ["-v", f"{folder}:{folder}", "-v", f"{tmp_path}:/data"]
+            words += [*mpi.ways(folder), "--", *program]
             done = subprocess.run(
                 [sys.executable, "-m", "fiber.cli.main", *map(str, words)],
                 env={
@@ -55,8 +54,9 @@ def mpirun(engine, tmp_path):
         yield run
 
 
-def test_ranks_in_containers_find_each_other(engine, mpirun):
-    code, lines, errors = mpirun("python3", "/data/program.py")
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+def test_ranks_in_containers_find_each_other(engine, mpirun, name):
+    code, lines, errors = mpirun(stack(name), PYTHON, "/data/program.py")
 
     assert (code, lines) == (
         0,
@@ -71,7 +71,7 @@ def test_ranks_in_containers_find_each_other(engine, mpirun):
 
 
 def test_a_rank_that_fails_is_named_and_no_container_is_left(engine, mpirun):
-    code, _, errors = mpirun("sh", "-c", 'exit "$PMI_RANK"')
+    code, _, errors = mpirun(stack("mpich"), "sh", "-c", 'exit "$PMI_RANK"')
 
     assert code in (1, 2, 3), errors
     assert "fiber: rank" in errors

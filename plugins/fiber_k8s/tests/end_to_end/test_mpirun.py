@@ -16,6 +16,8 @@ from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
+#: the image's: beside an mpirun there may be another one
+PYTHON = "/usr/local/bin/python3"
 PROGRAM = """
 import os
 from mpi4py import MPI
@@ -24,16 +26,8 @@ world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
 os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
 """
-VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-# what ranks need of an MPI that lies on the claim
-WAY = (
-    "-genv",
-    "PYTHONPATH",
-    f"/mpi/lib/{VERSION}/site-packages",
-    "-genv",
-    "LD_LIBRARY_PATH",
-    "/mpi/lib",
-)
+#: each on a claim of its own
+MPIS = ("mpich", "openmpi", "intel")
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +37,22 @@ def runtime(engine):
 
 @pytest.fixture(scope="module")
 def kube(runtime):
-    mpi = Path(stack("mpich").mpirun).parents[1].resolve()
     # no more than this machine has: an engine refuses a limit of more
     capacity = {"cpu": "2", "memory": "16Gi", "pods": "110"}
     with Cluster.start(runtime=runtime, nodes=["one", "two"], capacity=capacity) as cluster:
         grant(cluster)
-        for name in ("mpi", "data"):
+        for name in (*MPIS, "data"):
             claim = {
                 "accessModes": ["ReadWriteMany"],
                 "resources": {"requests": {"storage": "1Gi"}},
             }
             cluster.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": claim})
-        folder = cluster.parts.kubelet.volumes.claim_folder("default", "mpi")
-        shutil.copytree(mpi, folder, symlinks=True, dirs_exist_ok=True)
-        (cluster.parts.kubelet.volumes.claim_folder("default", "data") / "program.py").write_text(
-            PROGRAM
-        )
+        where = cluster.parts.kubelet.volumes.claim_folder
+        for name in MPIS:
+            shutil.copytree(
+                stack(name).folder, where("default", name), symlinks=True, dirs_exist_ok=True
+            )
+        (where("default", "data") / "program.py").write_text(PROGRAM)
         yield cluster
 
 
@@ -99,14 +93,15 @@ def fiber(environ, tmp_path):
     return run
 
 
-def mpirun(fiber, *words, program):
-    options = ("--mpirun", "/mpi/bin/mpiexec", "-v", "mpi:/mpi", "-v", "data:/data:ro")
-    return fiber("mpirun", *options, *words, *WAY, "--", *program)
+def mpirun(fiber, *words, program, mpi="mpich"):
+    options = ("--mpirun", "/mpi/bin/mpirun", "-v", f"{mpi}:/mpi", "-v", "data:/data:ro")
+    return fiber("mpirun", *options, *words, *stack(mpi).ways(Path("/mpi")), "--", *program)
 
 
-def test_ranks_in_pods_find_each_other(fiber):
+@pytest.mark.parametrize("mpi", MPIS)
+def test_ranks_in_pods_find_each_other(fiber, mpi):
     code, lines, errors = mpirun(
-        fiber, "-np", 4, "--slots", 2, program=["python3", "/data/program.py"]
+        fiber, "-np", 4, "--slots", 2, program=[PYTHON, "/data/program.py"], mpi=mpi
     )
 
     assert (code, lines) == (
@@ -156,7 +151,7 @@ def test_launcher_and_members_have_resources_and_claims_of_their_own(fiber, kube
 def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
     before = len(kube.history("pods"))
     code, lines, errors = mpirun(
-        fiber, "-np", 2, "--launcher-is-member", program=["python3", "/data/program.py"]
+        fiber, "-np", 2, "--launcher-is-member", program=[PYTHON, "/data/program.py"]
     )
 
     assert (code, lines) == (0, ["rank 0 on member-0: 3", "rank 1 on member-1: 3"]), errors
