@@ -77,12 +77,12 @@ def other_python(shop: Workshop, version: str, it: Running) -> None:
     shop.tox_tests(it, f"{factor}-local", which, *AT_ONCE)
 
 
-def on_engine(shop: Workshop, it: Running, *words: str) -> None:
+def on_engine(shop: Workshop, it: Running, *words: str, **environ: str) -> None:
     """Tests in the environment that all backends are in."""
     python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
     # the first test's time is also that of an engine and its image
     words = ("-o", "timeout=240", "--durations=5", *words)
-    it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", *words)
+    it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", *words, **environ)
 
 
 def docker(shop: Workshop, it: Running) -> None:
@@ -118,10 +118,14 @@ def core_on_ssh(shop: Workshop, it: Running) -> None:
 
 
 def mpi(shop: Workshop, it: Running) -> None:
-    """Each MPI in an environment of its own; Debian's is the system's."""
+    """Each MPI in an environment of its own; Debian's is the system's. Then over each backend."""
+    required = f"{REQUIRED},mpi"
     shop.environment(it, "mpi")
     it.run(ROOT / ".tox/mpi-tests/bin/python", "tests/support/mpi_stacks.py")
-    shop.tox_tests(it, "mpi", FIBER_REQUIRE=f"{REQUIRED},mpi")
+    shop.tox_tests(it, "mpi", FIBER_REQUIRE=required)
+    files = ("fiber_docker/tests", "fiber_ssh/tests/end_to_end", "fiber_k8s/tests/end_to_end")
+    over = (f"plugins/{folder}/test_mpirun.py" for folder in files)
+    on_engine(shop, it, "-m", "mpi", "-k", "find_each_other", *over, FIBER_REQUIRE=required)
 
 
 def static(shop: Workshop, it: Running) -> None:
