@@ -142,9 +142,13 @@ class TestBelongings:
         assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
         site.wait_until_gone(backend.run)
 
-    def test_what_outlives_its_starter_stays(self, site):
+    def test_what_outlives_its_starter_stays(self, site, monkeypatch):
+        # whoever removes another program's pods is told nothing of them, and does not wait for that
+        monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
         first = site.open()
-        job = site.start(first, entry=None, argv=("sleep",), detached=True)
+        deaf = Act(on_term=None)
+        job = site.start(first, deaf, entry=None, argv=("sleep",), detached=True)
+        first.told.running(job)
         first.close()
         assert job.id in names(site.cluster.objects("pods"))
         second = site.open()

@@ -26,6 +26,8 @@ __all__ = ["Docker"]
 _LABEL = "emulated.cluster"
 _POD = "emulated.pod"
 _PARTS = range(233, 253)
+#: seconds that containers may take to let go of their network
+_PATIENCE = 20.0
 _FORMAT = re.compile(r"[a-z0-9._:/@-]+")
 
 
@@ -89,9 +91,19 @@ class Docker:
 
     async def close(self) -> None:
         """Remove all containers and the network."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
         try:
-            await self._remove(f"{_LABEL}={self._name}")
-            await self._wire.ask("DELETE", f"/networks/{self._name}")
+            while True:
+                await self._remove(f"{_LABEL}={self._name}")
+                try:
+                    await self._wire.ask("DELETE", f"/networks/{self._name}")
+                except EngineError as error:
+                    # a container is still on its way out, and nobody tells when it is
+                    if error.status != 403 or asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(0.1)
+                else:
+                    return
         finally:
             await self._wire.close()
 

@@ -210,16 +210,16 @@ class Ends:
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
                 self._changed.wait_for(lambda: not self._left(wanted), min(left, _LOOK))
-            # one that was created a moment ago may not have been told of yet
-            found = {pod["metadata"]["name"]: pod for pod in self._client.pods(selector)}
-            if not found:
+            # one that was created a moment ago may not have been told of yet, and of those of other
+            # programs nobody tells
+            if not self._client.pods(selector):
                 # of their ends it is told in a moment
                 with self._changed:
                     self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
                 return
             with self._changed:
-                for name, pod in found.items():
-                    self._there.setdefault(name, pod["metadata"].get("labels") or {})
+                if not self._left(wanted):
+                    self._changed.wait(min(left, _LOOK))
 
     def close(self) -> None:
         """Wait for nothing any more. Idempotent."""

@@ -67,7 +67,8 @@ class Scale(Programs):
 
         assert {job.id for job in kit.backend.list(kit.run_id)} == {job.id for job in jobs}
         if witness is not None and witness.can("is_running"):
-            assert all(witness.is_running(job) for job in jobs)
+            # a platform may say so a moment before the program is there
+            assert self.wait_until(lambda: all(witness.is_running(job) for job in jobs))
         since = time.monotonic()
         kit.backend.cleanup(kit.run_id)
         measure("seconds to clean up", time.monotonic() - since)
