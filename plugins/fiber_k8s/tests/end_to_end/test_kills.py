@@ -64,18 +64,28 @@ def ends(kube):
 
 
 @pytest.fixture
-def deaths(masters, kube):
+def outages():
+    """When the API was away, from and until."""
+    return []
+
+
+@pytest.fixture
+def deaths(masters, kube, outages):
     """Ways in which a worker dies, and ways in which the API is cut off from its program."""
 
     def killed_unseen(name):
+        begun = time.time()
         with kube.outage():
             masters.kill(name)
             # as long as the test is about
             time.sleep(2.0)
+        outages.append((begun, time.time()))
 
     def away(_):
+        begun = time.time()
         with kube.outage():
             time.sleep(2.0)
+        outages.append((begun, time.time()))
 
     deadly = {
         "deleted": lambda name: kube.delete_pod(name, grace=1),
@@ -116,7 +126,13 @@ def told_of(pods, masters, name):
     return found
 
 
-def test_maps_are_right_whatever_dies(masters, ends, deaths, record_property):
+def seconds_between(since, until, outages):
+    """How long the API had something to tell, and was there to tell it."""
+    away = (min(until, end) - max(since, begin) for begin, end in outages)
+    return until - since - sum(max(0.0, seconds) for seconds in away)
+
+
+def test_maps_are_right_whatever_dies(masters, ends, deaths, outages, record_property):
     deadly, harmless = deaths
     delays = []
     for current in soak.rounds("failing pods", 20):
@@ -131,8 +147,7 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, record_property):
             done.append(how)
             {**deadly, **harmless}[how](victim)
             if how in deadly:
-                # what the API said while it was away was told to nobody
-                died[victim] = (how, max(ends.wait(victim), time.time() if "away" in how else 0))
+                died[victim] = (how, ends.wait(victim))
                 masters.wait_for_workers(chance.choice([2, 3]))
             time.sleep(chance.uniform(0, 1))
         masters.wait_for_workers(3)
@@ -141,7 +156,10 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, record_property):
         code, lines = masters.wait(name)
         assert (code, "right True" in lines) == (0, True), (done, lines)
         masters.wait_until_gone()
-        late = {pod: round(told[pod][0] - when, 3) for pod, (_, when) in died.items()}
+        late = {
+            pod: round(seconds_between(when, told[pod][0], outages), 3)
+            for pod, (_, when) in died.items()
+        }
         current.note(
             deaths=done,
             told=[(how, late[pod], told[pod][1]) for pod, (how, _) in died.items()],
