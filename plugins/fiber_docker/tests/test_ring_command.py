@@ -1,20 +1,18 @@
-"""``fiber ring run --detach`` in containers: it goes on alone, and ends with its owner."""
+"""``fiber ring run`` in containers: it goes on alone, and ends with its owner."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from ring_command import RingCommand, fail_by_a_rank, lead_a_life
+
 pytestmark = pytest.mark.timeout(300)
 
-PATIENCE = 90.0
 LEASE = 6.0
 
 
@@ -31,60 +29,28 @@ def ring(engine, tmp_path):
             "XDG_RUNTIME_DIR": runs,
             "XDG_STATE_HOME": str(tmp_path / "state"),
         }
-
-        def run(*words):
-            done = subprocess.run(
-                [sys.executable, "-m", "fiber.cli.main", "ring", *words],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-
-        yield run
-
-
-def until(ring, phase):
-    deadline = time.monotonic() + PATIENCE
-    while (found := json.loads(ring("status", "r", "--json")))["phase"] != phase:
-        assert time.monotonic() < deadline, found
-        # another process's ring has no event here
-        time.sleep(0.2)
-    return found
+        yield RingCommand(environ)
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
-    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "up $RANK"; sleep 1000')
-    assert until(ring, "running")["backend"] == "docker"
-    assert len(engine.containers()) == 2
-
-    ring("suspend", "r")
-    until(ring, "suspended")
+    lead_a_life(ring)
     assert engine.left(20) == []
-    ring("resume", "r")
-    until(ring, "running")
-    deadline = time.monotonic() + PATIENCE
-    while ring("logs", "r", "--rank", "1").count("] up 1") < 2:
-        assert time.monotonic() < deadline
-    assert 'fiber_ring_up{name="r"} 2' in ring("status", "--metrics")
 
-    ring("delete", "r")
+
+def test_a_rank_that_fails_ends_it_with_its_code(engine, ring):
+    fail_by_a_rank(ring)
     assert engine.left(20) == []
 
 
 def test_it_ends_within_the_lease_when_its_owner_is_killed(engine, ring, tmp_path):
     ring("run", "-d", "-n", "2", "--name", "r", "sleep", "1000")
-    until(ring, "running")
+    ring.until("running")
     path = Path(tmp_path, "state", "fiber", "rings", "r", "ring.json")
     owner = psutil.Process(json.loads(path.read_text())["pid"])
 
     owner.send_signal(signal.SIGKILL)
     psutil.wait_procs([owner], 10)
 
-    assert until(ring, "failed")["failure"]["reason"] == "OwnerLost"
+    assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
     assert engine.left(LEASE + 20) == []
     ring("delete", "r")

@@ -1,0 +1,87 @@
+"""``fiber ring`` as a person uses it, from several shells, on whichever backend the environment names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["RingCommand", "fail_by_a_rank", "lead_a_life"]
+
+PATIENCE = 120.0
+
+
+class RingCommand:
+    """Runs it.
+
+    Args:
+        environ: of the command.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run it, whatever it ends with."""
+        return subprocess.run(
+            [sys.executable, "-m", "fiber.cli.main", "ring", *words],
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def __call__(self, *words: str) -> str:
+        """Run it; what it wrote."""
+        done = self.ask(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        """Where the ring called r stands."""
+        return dict(json.loads(self("status", "r", "--json")))
+
+    def until(self, phase: str) -> dict[str, Any]:
+        """Wait for a phase of it."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self.status())["phase"] != phase:
+            assert time.monotonic() < deadline, found
+            # another process's ring has no event here
+            time.sleep(0.2)
+        return found
+
+
+def lead_a_life(ring: RingCommand) -> None:
+    """A detached ring of two is suspended, resumed, looked at and deleted."""
+    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "up $RANK"; sleep 1000')
+    ring.until("running")
+    ring("suspend", "r")
+    ring.until("suspended")
+    ring("resume", "r")
+    ring.until("running")
+    deadline = time.monotonic() + PATIENCE
+    while ring("logs", "r", "--rank", "1").count("] up 1") < 2:
+        assert time.monotonic() < deadline
+    assert 'fiber_ring_up{name="r"} 2' in ring("status", "--metrics")
+    assert "Suspended" in ring("describe", "r")
+    ring("delete", "r")
+
+
+def fail_by_a_rank(ring: RingCommand) -> None:
+    """A rank's exit code is the ring's, and it is told which one it was, and what each wrote."""
+    script = 'echo "I am $RANK"; exit $((RANK * 3))'
+    done = ring.ask("run", "-n", "2", "--name", "r", "sh", "-c", script)
+
+    assert done.returncode == 3, done.stderr
+    assert sorted(line.split("] ")[1] for line in done.stdout.splitlines()) == ["I am 0", "I am 1"]
+    assert "rank 1 on" in done.stderr
+    status = ring.status()
+    assert (status["phase"], status["codes"]) == ("failed", {"0": 0, "1": 3})
+    assert ring("logs", "r", "--rank", "1").endswith("] I am 1\n")
+    assert "is Failed: EXIT(3)" in ring("describe", "r")
+    ring("delete", "r")
