@@ -95,6 +95,26 @@ class TestRuns:
 
         assert not folder.exists()
 
+    def test_folders_of_its_processes_are_swept_with_it(self):
+        run = rundir.create("0000000a", "some")
+        made = rundir.within(run, "of-a-process-")
+        assert (made.parent, made.stat().st_mode & 0o777) == (run, 0o700)
+        dies(run)
+
+        rundir.sweep()
+
+        assert not made.exists()
+
+    @pytest.mark.parametrize("run", [None, "too long"])
+    def test_without_a_run_with_room_for_sockets_they_are_in_the_temporary_folder(
+        self, run, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        far = tmp_path / ("x" * 40)
+        far.mkdir()
+
+        assert rundir.within(run and far, "of-a-process-").parent == tmp_path
+
 
 class TestSweeping:
     def test_what_a_dead_program_left_is_removed_when_the_next_run_begins(self):

@@ -19,6 +19,8 @@ from fiber.exceptions import FiberError
 #: a Unix socket's path must stay below this, whatever the system
 MAX_SOCKET_PATH = 100
 _DESCRIPTION = "run.json"
+#: bytes that the path of a run's folder may have for folders in it to hold sockets
+_ROOMY = 40
 
 
 def run_root() -> Path:
@@ -157,6 +159,18 @@ def sweep() -> list[str]:
                 shutil.rmtree(folder)
             removed.append(folder.name)
     return removed
+
+
+def within(run: Path | None, prefix: str) -> Path:
+    """Make a private folder in a run's, so that what a killed process leaves is swept with that.
+
+    Args:
+        run: the run's folder; without one, or where paths of sockets would be too long, it is made
+            in the temporary folder.
+        prefix: of its name.
+    """
+    fits = run is not None and run.is_dir() and len(os.fsencode(run)) <= _ROOMY
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=run if fits else None))
 
 
 def remove_socket(folder: Path, name: str) -> None:

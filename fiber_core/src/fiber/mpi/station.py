@@ -8,13 +8,13 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fiber import runtime
+from fiber.launch import rundir
 from fiber.launch.supervisor.kernel import adopt_orphans
 from fiber.mpi import agent, messages
 from fiber.mpi.beacon import Beacon, addresses, dial
@@ -27,8 +27,6 @@ __all__ = ["AGENT", "serve"]
 
 #: name of the agent's program in the launcher's folder
 AGENT = "rsh"
-#: bytes that the path of a run's folder may have for a station's to be in it
-_LONGEST = 40
 
 
 def serve(connection: Any, name: str, token: str) -> None:
@@ -41,21 +39,13 @@ def serve(connection: Any, name: str, token: str) -> None:
     """
     # what a daemon leaves behind is ended with the station
     adopt_orphans()
-    folder = _new_folder()
+    folder = rundir.within(runtime.current().directory, "fm-")
     station = _Station(connection, name, token, folder)
     try:
         station.run()
     finally:
         station.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_folder() -> Path:
-    """A folder of the station's own, within the run's: what is killed is swept with that."""
-    run = runtime.current().directory
-    # sockets are in it whose paths have a limit
-    fits = run.is_dir() and len(os.fsencode(run)) <= _LONGEST
-    return Path(tempfile.mkdtemp(prefix="m-" if fits else "fm-", dir=run if fits else None))
 
 
 class _Station:

@@ -6,13 +6,14 @@ import contextlib
 import logging
 import pickle
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fiber import runtime
 from fiber.exceptions import FiberError
+from fiber.launch import rundir
 from fiber.ring.model import Member
 from fiber.transport import codec
 
@@ -99,7 +100,9 @@ class RingView:
         """A folder of this member's own, removed when it leaves."""
         with self._lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix=f"fiber-{self.name}-"))
+                current = runtime.started()
+                run = None if current is None else current.directory
+                self._folder = rundir.within(run, "fiber-ring-")
                 self.on_leave(lambda: shutil.rmtree(str(self._folder), ignore_errors=True))
             return self._folder
 

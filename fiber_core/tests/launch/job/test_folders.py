@@ -37,8 +37,19 @@ def test_one_of_a_dead_supervisor_is_swept(place):
     assert not Path(folder).exists()
 
 
+def test_an_empty_one_without_an_owner_is_swept_once_it_is_old(place):
+    made = place / "fiber-0123abcd-empty"
+    made.mkdir()
+    assert folders.sweep() == []
+    os.utime(made, (0, 0))
+    assert folders.sweep() == [str(made)]
+
+
 def test_what_is_not_one_is_left_alone(place):
-    (place / "fiber-0123abcd-mine").mkdir()
+    mine = place / "fiber-0123abcd-mine"
+    mine.mkdir()
+    (mine / "file").touch()
+    os.utime(mine, (0, 0))
     (place / "fiber-something").mkdir()
     (place / "other").mkdir()
     assert folders.sweep() == []

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from fiber.launch.pids import is_same, start_time
@@ -15,6 +16,8 @@ __all__ = ["make", "present", "remove", "sweep"]
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
 #: whose it is: process id and start time
 _OWNER = "supervisor"
+#: seconds within which a folder that is being made has an owner, on the busiest of hosts
+_MAKING = 600.0
 
 
 def make(run_id: str) -> str:
@@ -58,6 +61,18 @@ def _is_stale(entry: os.DirEntry[str]) -> bool:
             return False
         pid, started = Path(entry.path, _OWNER).read_text().split()
         return not is_same(int(pid), float(started))
+    except FileNotFoundError:
+        # one that is being made, or nothing of ours; or what a process of the job, which outlived its
+        # supervisor for a moment, kept from being removed
+        return _is_forgotten(entry)
     except (OSError, ValueError):
-        # one that is being made, or nothing of ours
+        return False
+
+
+def _is_forgotten(entry: os.DirEntry[str]) -> bool:
+    try:
+        if time.time() - entry.stat(follow_symlinks=False).st_mtime < _MAKING:
+            return False
+        return not os.listdir(entry.path)  # noqa: PTH208 - a count, and no objects
+    except OSError:
         return False
