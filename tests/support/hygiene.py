@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,17 @@ class Snapshot:
         found += [f"file {name}" for name in sorted(new)]
         return found
 
+    def whereabouts(self) -> list[str]:
+        """Where each thread is that was not there: what it waits for is why it is left."""
+        frames = sys._current_frames()
+        return [
+            f"{thread.name}: {line.strip()}"
+            for thread in set(threading.enumerate()) - self.threads
+            if thread.ident in frames
+            for entry in traceback.format_stack(frames[thread.ident])[-6:]
+            for line in entry.splitlines()
+        ]
+
     def changed(self) -> list[str]:
         """Settings that are not as they were."""
         now = Snapshot.take()
@@ -121,6 +133,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = before.lingering(kept=shared is not None)
     problems = left + before.changed()
     if problems:
+        problems += before.whereabouts()
         pytest.fail("this test left behind:\n  " + "\n  ".join(problems), pytrace=False)
 
 
