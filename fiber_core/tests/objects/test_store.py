@@ -1,6 +1,7 @@
 """The end of a process that owns or uses shared objects."""
 
 import gc
+import threading
 import time
 import weakref
 
@@ -9,7 +10,7 @@ import pytest
 from fiber.exceptions import PeerLostError
 from fiber.objects.address import Kind
 from objects_world import in_thread, put, take
-from transport_world import until
+from transport_world import PATIENCE, until
 
 
 def test_waiting_readers_hear_of_the_owners_death_by_name(owner, other):
@@ -163,3 +164,31 @@ def test_what_only_another_program_was_told_of_is_forgotten_without_an_endpoint_
         owner.endpoint = endpoint
 
     assert mine.target not in owner.store._own
+
+
+def test_an_owner_that_is_met_on_an_errand_at_the_end_is_closed_with_the_others(other):
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def meet():
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+        other.store._void_elsewhere("0badc0de", ("ipc:///nowhere",), 1, 1)
+
+    other.store.errand(meet)
+    assert begun.wait(PATIENCE)
+    closed = in_thread(other.store.close)
+    until(lambda: other.store._is_over)
+    may_go_on.set()
+    closed()
+
+    assert "fiber-courier-0badc0de" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_after_the_end_nothing_is_begun(other):
+    done = []
+    other.store.close()
+
+    other.store.errand(lambda: done.append(1))
+
+    assert "fiber-errands" not in {thread.name for thread in threading.enumerate()}
+    assert done == []

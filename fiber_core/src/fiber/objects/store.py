@@ -76,6 +76,8 @@ class Store:
         self._changed = threading.Event()
         #: True once the process ends
         self.is_closing = False
+        # True once nothing new is begun
+        self._is_over = False
         # finalizers need it, and cannot make it
         self._reactor = node.reactor
 
@@ -312,8 +314,10 @@ class Store:
         self.call_later(_IDLE, functools.partial(self._retire, owner))
 
     def errand(self, action: Callable[[], Any]) -> None:
-        """Have something done that may take long."""
+        """Have something done that may take long; not any more once the process has ended."""
         with self._lock:
+            if self._is_over:
+                return
             if self._errands is None:
                 self._errands = Courier("fiber-errands")
             self._errands.submit(action)
@@ -348,14 +352,23 @@ class Store:
                 log.warning("fiber: process %s takes nothing in; what was put is lost", owner.ident)
         self.is_closing = True
         self._linger()
+        self._close_owners()
+        with self._lock:
+            # a death that is heard of this late is nothing to us
+            self._is_over = True
+            errands, self._errands = self._errands, None
+        if errands is not None:
+            errands.close()
+        # some were made on an errand
+        self._close_owners()
+        if self._realms is not None:
+            self._realms.close()
+
+    def _close_owners(self) -> None:
         with self._lock:
             owners = [*self._owners.values(), *self._parting]
         for owner in owners:
             owner.close()
-        if self._realms is not None:
-            self._realms.close()
-        if self._errands is not None:
-            self._errands.close()
 
     def _linger(self) -> None:
         own = list(self._own.values())
