@@ -8,6 +8,7 @@ import getpass
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerBackend"]
 
-#: seconds within which an end is told of a container that is gone
+#: seconds within which the ends are told of containers that are gone
 _TOLD = 2.0
 
 
@@ -109,6 +110,7 @@ class DockerBackend(Backend):
             runs = {job.run_id for job in unsure}
             label = f"fiber.run={runs.pop()}" if len(runs) == 1 else "fiber.run"
             listed = {_name(item): item for item in self._client.containers(label)}
+            until = time.monotonic() + _TOLD
             for job in unsure:
                 item = listed.get(job.id)
                 if item is None:
@@ -117,7 +119,7 @@ class DockerBackend(Backend):
                         raise UnknownJobError(msg)
                     if not self._starter.is_coming(job.id):
                         # the event of its end is on its way
-                        self._feed.wait_ended(job.id, _TOLD)
+                        self._feed.wait_ended(job.id, max(0.0, until - time.monotonic()))
                         found[job.id] = self._settled(job, REMOVED_UNSEEN)
                     continue
                 status = from_list(item) or self._looks.status(item["Id"], item["Labels"])
