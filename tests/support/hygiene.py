@@ -83,8 +83,7 @@ class Snapshot:
             for pid in now.processes - self.processes
             if (command := _command(pid)) and not any(name in command for name in _STDLIB_HELPERS)
         ]
-        # a run that goes on keeps its logs until it ends
-        new = {name for name in now.files - self.files if not (kept and "/logs/" in name)}
+        new = {name for name in now.files - self.files if not (kept and _is_of_a_run(name))}
         found += [f"file {name}" for name in sorted(new)]
         return found
 
@@ -177,6 +176,11 @@ def pytest_unconfigure() -> None:
     if _previous_root is not None:
         os.environ["XDG_RUNTIME_DIR"] = _previous_root
     del os.environ[_MARK]
+
+
+def _is_of_a_run(file: str) -> bool:
+    # a run that goes on keeps logs, and what members of rings left that were killed, until it ends
+    return "/logs/" in file or "/fiber-ring-" in file
 
 
 def _is_of_the_run(thread: threading.Thread) -> bool:
