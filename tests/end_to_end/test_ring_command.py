@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ring_command import RingCommand, fail_by_a_rank
+
 pytestmark = pytest.mark.timeout(120)
 
 PATIENCE = 60.0
@@ -76,21 +78,8 @@ def until(ring, wanted):
         time.sleep(0.1)
 
 
-def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(ring):
-    done = ring(
-        "run", "-n", "2", "--name", "r", "sh", "-c", 'echo "I am $RANK"; exit $((RANK * 3))'
-    )
-
-    assert done.returncode == 3, done.stderr
-    assert sorted(line.split("] ")[1] for line in done.stdout.splitlines()) == ["I am 0", "I am 1"]
-    assert "rank 1 on" in done.stderr
-    status = json.loads(ring("status", "r", "--json").stdout)
-    assert (status["phase"], status["codes"]) == ("failed", {"0": 0, "1": 3})
-    assert status["failure"]["rank"] == 1
-    assert ring("logs", "r", "--rank", "1").stdout.endswith("] I am 1\n")
-    assert "is Failed: EXIT(3)" in ring("describe", "r").stdout
-    assert ring("delete", "r").returncode == 0
-    assert "no ring is called 'r'" in ring("status", "r").stderr
+def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(environ):
+    fail_by_a_rank(RingCommand(environ))
 
 
 def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):

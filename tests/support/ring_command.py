@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-__all__ = ["RingCommand", "fail_by_a_rank", "lead_a_life"]
+__all__ = ["RingCommand", "fail_by_a_rank", "lead_a_life", "ring_command"]
 
 PATIENCE = 120.0
 
@@ -56,12 +60,37 @@ class RingCommand:
         return found
 
 
-def lead_a_life(ring: RingCommand) -> None:
-    """A detached ring of two is suspended, resumed, looked at and deleted."""
+@contextlib.contextmanager
+def ring_command(state: Path, **settings: str) -> Iterator[RingCommand]:
+    """The command of a user who has no other rings.
+
+    Args:
+        state: a folder for what it keeps.
+        settings: variables besides those of this process.
+    """
+    # pytest's own folders have names too long for a socket
+    with tempfile.TemporaryDirectory(prefix="fc-") as runs:
+        own = {"XDG_RUNTIME_DIR": runs, "XDG_STATE_HOME": str(state / "state")}
+        yield RingCommand({**os.environ, **settings, **own})
+
+
+def lead_a_life(
+    ring: RingCommand, backend: str, are_there: Callable[[], bool], are_gone: Callable[[], bool]
+) -> None:
+    """A detached ring of two is suspended, resumed, looked at and deleted.
+
+    Args:
+        ring: the command.
+        backend: the backend's name.
+        are_there: whether the platform has both jobs.
+        are_gone: whether it has none any more; waits a while for that.
+    """
     ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "up $RANK"; sleep 1000')
-    ring.until("running")
+    assert ring.until("running")["backend"] == backend
+    assert are_there()
     ring("suspend", "r")
     ring.until("suspended")
+    assert are_gone()
     ring("resume", "r")
     ring.until("running")
     deadline = time.monotonic() + PATIENCE
@@ -70,6 +99,7 @@ def lead_a_life(ring: RingCommand) -> None:
     assert 'fiber_ring_up{name="r"} 2' in ring("status", "--metrics")
     assert "Suspended" in ring("describe", "r")
     ring("delete", "r")
+    assert are_gone()
 
 
 def fail_by_a_rank(ring: RingCommand) -> None:
@@ -82,6 +112,8 @@ def fail_by_a_rank(ring: RingCommand) -> None:
     assert "rank 1 on" in done.stderr
     status = ring.status()
     assert (status["phase"], status["codes"]) == ("failed", {"0": 0, "1": 3})
+    assert status["failure"]["rank"] == 1
     assert ring("logs", "r", "--rank", "1").endswith("] I am 1\n")
     assert "is Failed: EXIT(3)" in ring("describe", "r")
     ring("delete", "r")
+    assert "no ring is called 'r'" in ring.ask("status", "r").stderr

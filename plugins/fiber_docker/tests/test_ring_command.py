@@ -1,15 +1,13 @@
 """``fiber ring run`` in containers: it goes on alone, and ends with its owner."""
 
 import json
-import os
 import signal
-import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ring_command import RingCommand, fail_by_a_rank, lead_a_life
+from ring_command import fail_by_a_rank, lead_a_life, ring_command
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -18,23 +16,18 @@ LEASE = 6.0
 
 @pytest.fixture
 def ring(engine, tmp_path):
-    # pytest's own folders have names too long for a socket
-    with tempfile.TemporaryDirectory(prefix="fd-") as runs:
-        environ = {
-            **os.environ,
-            "FIBER_BACKEND": "docker",
-            "FIBER_IMAGE": engine.image,
-            "FIBER_LEASE": str(LEASE),
-            "DOCKER_HOST": engine.url,
-            "XDG_RUNTIME_DIR": runs,
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-        }
-        yield RingCommand(environ)
+    settings = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
+    with ring_command(tmp_path, FIBER_LEASE=str(LEASE), **settings) as command:
+        yield command
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
-    lead_a_life(ring)
-    assert engine.left(20) == []
+    lead_a_life(
+        ring,
+        "docker",
+        are_there=lambda: len(engine.containers()) == 2,
+        are_gone=lambda: engine.left(20) == [],
+    )
 
 
 def test_a_rank_that_fails_ends_it_with_its_code(engine, ring):

@@ -1,12 +1,10 @@
 """``fiber ring run`` over real hosts: it goes on alone, and leaves nobody there."""
 
-import os
-import tempfile
-
 import pytest
 
-from ring_command import RingCommand, fail_by_a_rank, lead_a_life
+from ring_command import fail_by_a_rank, lead_a_life, ring_command
 from ssh_programs import left_on
+from transport_world import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -15,21 +13,21 @@ LEASE = 6.0
 
 @pytest.fixture
 def ring(world, tmp_path):
-    # pytest's own folders have names too long for a socket
-    with tempfile.TemporaryDirectory(prefix="fs-") as runs:
-        environ = {
-            **os.environ,
-            **world.environ(slots=1),
-            "FIBER_BACKEND": "ssh",
-            "FIBER_LEASE": str(LEASE),
-            "XDG_RUNTIME_DIR": runs,
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-        }
-        yield RingCommand(environ)
+    settings = {**world.environ(slots=1), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
+    with ring_command(tmp_path, **settings) as command:
+        yield command
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(world, ring):
-    lead_a_life(ring)
+    def ranks():
+        # agents stay for as long as their program is connected
+        return [job for job in world.jobs() if "sleep 1000" in job]
+
+    def are_gone():
+        until(lambda: not ranks())
+        return True
+
+    lead_a_life(ring, "ssh", are_there=lambda: len(ranks()) >= 2, are_gone=are_gone)
     assert left_on(world, LEASE + 20) == []
 
 
