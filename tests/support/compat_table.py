@@ -86,7 +86,10 @@ TABLE: dict[str, Deviation] = {
         "`join` raise `StartError` where the platform could not start it"
     ),
     "Process.interrupt": better("on every Python; the stdlib has it since 3.14"),
-    "Pipe": better("its ends work between machines, and each may be held by many processes"),
+    "Pipe": better(
+        "its ends work between machines, and each may be held by many processes; between machines "
+        "`close()` waits until what was sent has arrived, and `send()` does not"
+    ),
     "cpu_count": different("the CPUs that the backend has for jobs, by affinity and quota"),
     "get_start_method": different(
         '"spawn" where none was chosen; see [](../guides/contexts.md) for what names mean'

@@ -40,6 +40,10 @@ class Connection(Handle):
     def send(self, obj: Any) -> None:
         """Send an object.
 
+        To a process of this host it arrives, whatever becomes of this one afterwards. To another host
+        it is on its way when this returns, and arrives unless this process is killed in that moment;
+        :meth:`close` waits until it has.
+
         Raises:
             BrokenPipeError: nobody holds the other end any more.
             Exception: what pickling it raised.
@@ -173,10 +177,15 @@ class Connection(Handle):
         return self._sink is not None
 
     def close(self) -> None:
-        """Let go of this end; other holders of it go on using it. Idempotent."""
+        """Let go of this end; other holders of it go on using it. Idempotent.
+
+        Returns when all that was sent arrives whatever becomes of this process, on other hosts too.
+        """
         if self._closed:
             return
         self._closed = True
+        if self._sink is not None and not fork.is_stranger():
+            self._sink.deliver()
         if self._silent is not None:
             self._silent.close()
         self._let_go()

@@ -68,6 +68,8 @@ class Channel(Shared):
         self._bells: list[Bell | None] = [None] * len(self.lanes)
         # batches of each writer that are in, and of how many of them it has heard
         self._counts: dict[tuple[Peer, int], list[int]] = {}
+        # writers that hear of theirs once the reactor has read what came with the last one
+        self._acknowledging: set[tuple[Peer, int]] = set()
 
     # -- for threads here
 
@@ -287,10 +289,21 @@ class Channel(Shared):
         """A batch is in; its writer hears of some at a time."""
         if not peer.alive:
             return
-        counts = self._counts.setdefault((peer, lane), [0, 0])
+        writer = peer, lane
+        counts = self._counts.setdefault(writer, [0, 0])
         counts[0] += 1
-        if counts[0] - counts[1] >= protocol.TAKEN_AFTER:
+        if counts[0] - counts[1] >= protocol.TAKEN_AFTER and writer not in self._acknowledging:
+            self._acknowledging.add(writer)
+            self._store.call_soon(functools.partial(self._acknowledge, writer))
+
+    def _acknowledge(self, writer: tuple[Peer, int]) -> None:
+        with self.lock:
+            self._acknowledging.discard(writer)
+            counts = self._counts.get(writer)
+            if counts is None:
+                return
             counts[1] = counts[0]
+            peer, lane = writer
             word = protocol.TAKEN.pack(Word.TAKEN, lane, counts[0])
             peer.send(Frame.CAST, self.target, 0, [word])
 

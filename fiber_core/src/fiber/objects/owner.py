@@ -73,6 +73,11 @@ class Owner:
         url = "" if self._client is None else self._client.url
         return url.partition("://")[0].rpartition("@")[2] in ("unix", "ipc")
 
+    @property
+    def keeps(self) -> bool:
+        """True where what was sent arrives whatever becomes of this process: the kernel has it."""
+        return self._client is not None and self._client.keeps
+
     def lost(self, what: str) -> PeerLostError:
         """What its loss means for a user of one of its objects."""
         if self._client is None:
@@ -140,7 +145,7 @@ class Owner:
 
     def deliver(self) -> None:
         """Wait until everything sent before arrives whatever becomes of this process."""
-        if self._client is None or not self._client.keeps:
+        if not self.keeps:
             self.sync()
 
     # -- progress of readers

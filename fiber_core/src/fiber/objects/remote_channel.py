@@ -11,7 +11,7 @@ from fiber.objects.address import Address
 from fiber.objects.owner import Owner
 from fiber.objects.protocol import Op, Word
 from fiber.objects.remote import NO_PAGE, Remote
-from fiber.objects.sink import RemoteSink
+from fiber.objects.sink import DirectSink, RemoteSink
 from fiber.objects.source import RemoteSource
 from fiber.transport.wire import Message
 
@@ -113,7 +113,9 @@ class RemoteChannel(Remote):
     def _open(self, end: int) -> tuple[int, bytes, bytes]:
         lane = self._shape.lane_written_by(end)
         if lane is not None:
-            self._sinks[lane] = RemoteSink(self, lane)
+            is_pipe = self._shape.ends > 1
+            sink = DirectSink if is_pipe and self._owner.keeps else RemoteSink
+            self._sinks[lane] = sink(self, lane)
         lane = self._shape.lane_read_by(end)
         if lane is None:
             return NO_PAGE

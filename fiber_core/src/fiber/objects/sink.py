@@ -1,4 +1,9 @@
-"""The writing side of a lane in another process than its owner's."""
+"""The writing side of a lane in another process than its owner's.
+
+:class:`RemoteSink` gathers what is put in batches and sends them while the writer goes on.
+:class:`DirectSink` is for pipes to a process of the same host: the kernel has a message when its put
+returns, so that it arrives whatever becomes of the writer, as with ``multiprocessing``.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,9 @@ _PENDING_ITEMS = 4096
 _PENDING_BYTES = 4 * 2**20
 #: a put that comes so many seconds after the last message went out joins others in the next one
 _CROWD = 0.00002
+#: most messages, and bytes from which on there is no other, that a direct sink has on their way
+_DIRECT_MESSAGES = 1024
+_DIRECT_BYTES = 2**20
 
 
 class RemoteSink:
@@ -96,7 +104,8 @@ class RemoteSink:
     def deliver(self) -> None:
         """Wait until all that was put arrives whatever becomes of this process."""
         self.send_all()
-        self._remote.deliver()
+        if self._sent:
+            self._remote.deliver()
 
     def abandon(self) -> None:
         """Let the end of this process wait for nothing that was put."""
@@ -235,3 +244,52 @@ class RemoteSink:
             if outcome == Outcome.BROKEN:
                 self._broken = True
                 self._refuse()
+
+
+class DirectSink(RemoteSink):
+    """Each message is sent by the thread that puts it, which waits while the owner holds it back.
+
+    Only for lanes without a ``maxsize``, and connections that the kernel keeps.
+    """
+
+    def __init__(self, remote: RemoteChannel, lane: int) -> None:
+        super().__init__(remote, lane)
+        # bytes of each message that the owner has not said to have, and their sum
+        self._sizes: deque[int] = deque()
+        self._on_way = 0
+
+    def put(self, item: Item, block: bool, timeout: float | None) -> None:
+        """Hand an item over, see :class:`~fiber.objects.ends.Sink`; always waits for room."""
+        with self._wire:
+            with self._lock:
+                self._room.wait_for(self._may_go_on)
+                if self._broken or self._error is not None:
+                    self._refuse()
+            try:
+                self._remote.cast([self._head, *items.pack([item])])
+            except TransportError as error:
+                self.fail(error)
+                with self._lock:
+                    self._refuse()
+            with self._lock:
+                self._sent += 1
+                self._sizes.append(len(item))
+                self._on_way += len(item)
+
+    def send_all(self) -> None:
+        """Nothing is left here by a put."""
+
+    def taken(self, batches: int) -> None:
+        """So many are in."""
+        with self._lock:
+            # of one whose put was interrupted only the owner may know
+            self._taken = min(self._sent, batches)
+            while len(self._sizes) > self._sent - self._taken:
+                self._on_way -= self._sizes.popleft()
+            self._room.notify_all()
+
+    def _may_go_on(self) -> bool:
+        if self._broken or self._error is not None:
+            return True
+        count = len(self._sizes)
+        return count < WINDOW or (count < _DIRECT_MESSAGES and self._on_way < _DIRECT_BYTES)
