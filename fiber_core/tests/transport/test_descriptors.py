@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import resource
+import socket
+import sys
 
 import pytest
 
@@ -47,3 +52,83 @@ def test_what_the_system_refuses_is_left_as_it_is(limits, monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", refuse)
     descriptors.make_room(600)
     assert limits == [1024, 20_000]
+
+
+class TestConnections:
+    """Connections that somebody else in this process owns."""
+
+    @pytest.fixture
+    def connections(self):
+        with contextlib.closing(descriptors.Connections()) as found:
+            yield found
+
+    @pytest.fixture(params=["127.0.0.1", "::1"])
+    def pair(self, request, connections):
+        """Both ends of a connection, and what is found of it."""
+        family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((request.param, 0))
+            except OSError:
+                pytest.skip(f"this host has no {request.param}")
+        with (
+            socket.create_server((request.param, 0), family=family) as listener,
+            socket.create_connection(listener.getsockname()[:2], timeout=20) as near,
+            listener.accept()[0] as far,
+        ):
+            name = socket.inet_pton(family, request.param), listener.getsockname()[1]
+            (found,) = connections.accepted([name])
+            assert found.descriptor == far.fileno()
+            assert found.peer[1] == near.getsockname()[1]
+            yield near, far, found
+
+    def test_one_that_has_said_nothing_is_known(self, connections, pair):
+        near, far, found = pair
+        linux = sys.platform == "linux"
+        assert connections.is_silent(found) is linux
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+        assert not connections.is_silent(found)
+
+    def test_one_that_is_ended_is_ended_on_both_sides(self, connections, pair):
+        near, far, found = pair
+        connections.end(found)
+        assert near.recv(1) == b""
+        assert far.recv(1) == b""
+
+    def test_another_one_with_the_same_descriptor_is_left_alone(self, connections, pair):
+        near, far, found = pair
+        connections.end(found._replace(peer=(found.peer[0], 1)))
+        connections.end(found._replace(descriptor=10**6))
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+
+    def test_they_are_found_and_ended_where_no_descriptor_is_left(self, connections, pair):
+        near, far, found = pair
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (far.fileno() + 1, hard))
+        filled = []
+        try:
+            with pytest.raises(OSError) as raised:
+                while True:
+                    filled.append(os.dup(0))
+            assert raised.value.errno == errno.EMFILE
+            assert list(connections.accepted([found.local])) == [found]
+            connections.end(found)
+        finally:
+            for number in filled:
+                os.close(number)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert near.recv(1) == b""
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+    def test_those_of_another_listener_at_the_same_port_are_not_found(self, connections, pair):
+        _, _, found = pair
+        with (
+            socket.create_server(("127.0.0.2", found.local[1])) as listener,
+            socket.create_connection(listener.getsockname(), timeout=20),
+            listener.accept()[0],
+        ):
+            assert list(connections.accepted([found.local])) == [found]
+            anywhere = bytes(4), found.local[1]
+            assert len(list(connections.accepted([anywhere]))) == 2

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import random
+import resource
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -14,8 +19,9 @@ import pynng
 import pytest
 
 from fiber.dispatch.protocol import Done
-from fiber.transport import wire
+from fiber.transport import nng, wire
 from fiber.transport.identity import Credentials
+from fiber.transport.link import Link
 from fiber.transport.wire import Kind
 from transport_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, outcome, until, warnings
 
@@ -61,6 +67,62 @@ class TestStrangers:
         assert silent.is_cut_off()
         assert "a peer did not prove who it is in time" in caplog.text
         until(lambda: not listening.endpoint._peers)
+
+    @pytest.mark.parametrize("said", ["nothing", "half a greeting", "a greeting"])
+    def test_one_that_does_not_finish_tls_is_cut_off(self, listen, monkeypatch, said):
+        monkeypatch.setattr(nng, "_CALM", (0.05, 1.0))
+        listening = listen("tls+tcp", proof_timeout=0.2)
+        link = listening.link()
+        greeting = client_hello()
+        with bare(listening) as probe:
+            probe.sendall({"nothing": b"", "half a greeting": greeting[:60]}.get(said, greeting))
+            with contextlib.suppress(ConnectionResetError):
+                while probe.recv(1000):
+                    continue
+        assert echoes(link)
+        assert echoes(listening.link("another"))
+
+    def test_one_that_says_nothing_on_plain_tcp_is_cut_off(self, listen, monkeypatch):
+        monkeypatch.setattr(nng, "_CALM", (0.05, 1.0))
+        listening = listen("tcp", proof_timeout=0.2)
+        link = listening.link()
+        with bare(listening) as probe:
+            while probe.recv(1000):
+                continue
+        assert echoes(link)
+
+    def test_there_is_room_for_them_from_the_start(self, listen, monkeypatch):
+        limits = [1024, 4000]
+        monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+        monkeypatch.setattr(
+            resource, "setrlimit", lambda _, both: limits.__setitem__(slice(2), both)
+        )
+        listen("unix")
+        listen("ipc")
+        assert limits == [1024, 4000]
+        listen("tls+tcp")
+        assert limits == [4000, 4000]
+
+    def test_as_many_as_there_are_descriptors_twice_keep_nobody_out(self):
+        limit = 96
+        with contextlib.ExitStack() as held:
+            program = held.enter_context(listening_program(limit))
+            told = json.loads(program.stdout.readline())
+            credentials = Credentials.from_json(told["credentials"])
+
+            def link(ident):
+                made = Link(told["url"], credentials, hello(ident))
+                return held.enter_context(contextlib.closing(made))
+
+            before = link("before")
+            host, _, port = told["url"].rpartition("//")[2].rpartition(":")
+            for _ in range(2 * limit):
+                silent = held.enter_context(socket.socket())
+                silent.setblocking(False)
+                silent.connect_ex((host, int(port)))
+            assert echoes(link("new"))
+            assert echoes(before)
+            until(lambda: ask_to_open(program) == "opened")
 
     def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
         listening = listen(scheme, proof_timeout=0.2)
@@ -226,3 +288,62 @@ class Bomb:
 
     def __reduce__(self):
         return open, (self.path, "w")
+
+
+def client_hello():
+    """What a client of TLS says first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    said = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="fiber").do_handshake()
+    return said.read()
+
+
+@contextlib.contextmanager
+def listening_program(limit):
+    """A process with so many descriptors that listens, and opens a file when it is asked."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _LISTENING, str(limit)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        yield program
+        program.stdin.close()
+
+
+def ask_to_open(program):
+    """Have a listening program open a file; how that went."""
+    program.stdin.write("open\n")
+    program.stdin.flush()
+    return program.stdout.readline().strip()
+
+
+_LISTENING = """
+import json, os, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+from fiber.model.network import ListenAddress
+from fiber.transport import endpoint, handshake, identity, nng, reactor
+from fiber.transport.wire import Kind
+class Echo:
+    def on_message(self, peer, message):
+        peer.send(Kind.REPLY, message.target, message.id, [message.body])
+    def on_peer_lost(self, peer):
+        pass
+nng._CALM = 0.1, 1.0
+handler = reactor.Reactor()
+ours = endpoint.Endpoint(identity.Credentials.new(), handshake.Hello.mine("listener"), handler)
+ours.serve(1, Echo())
+url = ours.listen(ListenAddress(bind_url="tls+tcp://127.0.0.1:0"))
+print(json.dumps({"url": url, "credentials": ours.credentials.to_json()}), flush=True)
+for _ in sys.stdin:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        print(error, flush=True)
+    else:
+        print("opened", flush=True)
+ours.close()
+handler.stop()
+"""

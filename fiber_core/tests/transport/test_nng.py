@@ -11,9 +11,10 @@ import pytest
 
 from fiber.exceptions import TransportError
 from fiber.transport import wire
+from fiber.transport.descriptors import Connection
 from fiber.transport.dialling import DiallingSocket
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import ListeningSocket
+from fiber.transport.nng import ListeningSocket, Unproven
 from fiber.transport.wire import Kind
 from transport_world import PATIENCE, address, readable, received, until
 
@@ -166,3 +167,46 @@ class TestListening:
         assert len(ports) == 2
         assert 0 not in ports
         sock.close()
+
+
+class TestUnproven:
+    """Which of the connections that are no pipes yet have to go."""
+
+    @pytest.fixture
+    def unproven(self):
+        return Unproven(10.0)
+
+    @staticmethod
+    def look(unproven, now, numbers, *, most=100, silent=()):
+        found = [Connection(number, (b"here", 1), (b"there", number)) for number in numbers]
+        gone = unproven.look(now, found, most=most, is_silent=lambda one: one.descriptor in silent)
+        return sorted(one.descriptor for one in gone)
+
+    def test_each_has_its_time(self, unproven):
+        assert self.look(unproven, 0.0, [1, 2]) == []
+        assert self.look(unproven, 9.0, [1, 2, 3]) == []
+        assert self.look(unproven, 10.0, [1, 2, 3]) == [1, 2]
+        assert self.look(unproven, 19.0, [3]) == [3]
+        assert len(unproven) == 0
+
+    def test_one_that_was_ended_counts_no_more(self, unproven):
+        self.look(unproven, 0.0, [1, 2])
+        assert self.look(unproven, 11.0, [1, 2, 3], most=1) == [1, 2]
+        assert self.look(unproven, 12.0, [1, 2, 3], most=1) == []
+        assert len(unproven) == 1
+
+    def test_one_that_became_a_pipe_and_another_with_its_number_begin_anew(self, unproven):
+        self.look(unproven, 0.0, [1])
+        assert self.look(unproven, 5.0, []) == []
+        assert self.look(unproven, 11.0, [1]) == []
+        assert self.look(unproven, 21.0, [1]) == [1]
+
+    def test_of_too_many_the_oldest_go(self, unproven):
+        self.look(unproven, 0.0, [7, 8])
+        self.look(unproven, 1.0, [5, 7, 8])
+        assert self.look(unproven, 2.0, [4, 5, 7, 8], most=3) == [7]
+        assert self.look(unproven, 3.0, [3, 4, 5, 8], most=2) == [5, 8]
+
+    def test_of_too_many_those_that_have_said_nothing_go_first(self, unproven):
+        self.look(unproven, 0.0, [1, 2, 3])
+        assert self.look(unproven, 1.0, [1, 2, 3, 4, 5], most=2, silent={2, 4}) == [1, 2, 4]

@@ -116,6 +116,7 @@ class Endpoint:
             on_frame=self._received,
             on_closed=self._lost,
             max_frame=self.max_frame,
+            connect_timeout=self._proof_timeout,
         )
         self._carriers["nng"] = nng
         return nng.listen(url, self.credentials)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fiber.exceptions import ForkedError
+from fiber.transport import descriptors
 
 
 class _Abandonable(Protocol):
@@ -101,15 +102,9 @@ def _close_descriptors() -> None:
 
 
 def _close_ours() -> None:
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            numbers = [int(name) for name in os.listdir(folder)]  # noqa: PTH208 - least that can go wrong after a fork
-        except OSError:
-            continue
-        for number in numbers:
-            if _is_ours(number):
-                os.close(number)
-        return
+    for number in descriptors.numbers():
+        if _is_ours(number):
+            os.close(number)
 
 
 def _is_ours(number: int) -> bool:

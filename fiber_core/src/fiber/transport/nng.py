@@ -11,8 +11,10 @@ This module, ``dialling.py``, ``watch.py`` and ``fork.py`` are the only importer
 from __future__ import annotations
 
 import atexit
+import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import process, util
 from typing import Any, Protocol
 
@@ -20,13 +22,20 @@ import pynng
 from pynng import ffi, lib
 
 from fiber.exceptions import TransportError
-from fiber.transport import fork, watch, wire
+from fiber.transport import descriptors, fork, watch, wire
+from fiber.transport.descriptors import Connection, Name
 from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor
+from fiber.transport.reactor import Reactor, Timer
 
 #: frames that nng keeps for the listener to read, of all peers together; all are read in one turn,
 #: see NngListening._lost
 BACKLOG = 128
+#: connections that may be no pipes yet: this part of all descriptors, and never more than so many
+_PART, _MOST = 4, 1024
+#: seconds between two looks at them, and the part of a processor's time that looking may take
+_CALM = 1.0, 0.005
+#: the same where they are many
+_BUSY = 0.1, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
 _tuned = False
@@ -187,6 +196,8 @@ class ListeningSocket(RawSocket):
         self._socket.add_pre_pipe_connect_cb(watch.add)
         self._socket.add_post_pipe_remove_cb(watch.remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
+        #: where TCP connections come in
+        self.names: list[Name] = []
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """Listen; return the URL really bound.
@@ -204,6 +215,9 @@ class ListeningSocket(RawSocket):
             msg = f"cannot listen on {url}: {str(error).lower()}"
             raise TransportError(msg) from error
         bound = str(listener.url)
+        name = _name(lib.nng_listener_get_addr, listener.listener, b"local-address")
+        if name is not None:
+            self.names.append(name)
         fork.remember_listener(bound)
         return bound
 
@@ -223,11 +237,85 @@ class ListeningSocket(RawSocket):
             # fails only where it is closed already
             lib.nng_pipe_close(handle.pipe)
 
+    def connection_of(self, pipe: int) -> tuple[Name, Name] | None:
+        """Our address and a peer's; None on this host, and where it is gone."""
+        handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
+        if handle is None:
+            return None
+        local = _name(lib.nng_pipe_get_addr, handle.pipe, b"local-address")
+        peer = _name(lib.nng_pipe_get_addr, handle.pipe, b"remote-address")
+        return None if local is None or peer is None else (local, peer)
+
     def peer_address(self, pipe: int) -> tuple[str, int] | str:
         """Where a peer dials from; empty on this host, and where it is gone."""
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
         host, colon, port = str(handle.remote_address if handle else "").rpartition(":")
         return (host, int(port)) if colon and port.isdigit() else ""
+
+
+def _name(get: Callable[[Any, bytes, Any], int], of: Any, option: bytes) -> Name | None:
+    """An address that nng tells of a listener or a pipe; None where it is no address of IP."""
+    address = ffi.new("nng_sockaddr *")
+    if get(of, option, address):
+        return None
+    if address.s_family == lib.NNG_AF_INET:
+        found = address.s_in
+        host = bytes(ffi.buffer(ffi.addressof(found, "sa_addr")))
+    elif address.s_family == lib.NNG_AF_INET6:
+        found = address.s_in6
+        host = descriptors.plain(bytes(ffi.buffer(ffi.addressof(found, "sa_addr"))))
+    else:
+        return None
+    return host, socket.ntohs(found.sa_port)
+
+
+class Unproven:
+    """Connections that are no pipes yet: how long there are, and which have to go; pure.
+
+    Args:
+        within: seconds that each may take.
+    """
+
+    def __init__(self, within: float) -> None:
+        self._within = within
+        self._since: dict[Connection, float] = {}
+        self._cut: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def look(
+        self,
+        now: float,
+        found: Iterable[Connection],
+        *,
+        most: int,
+        is_silent: Callable[[Connection], bool],
+    ) -> list[Connection]:
+        """Those that have to go: whose time is over, and the oldest where there are too many.
+
+        Args:
+            now: the time.
+            found: those that there are, from the oldest to the newest where that is known.
+            most: so many may be there.
+            is_silent: True for one that has said nothing; these go before others.
+        """
+        there = list(found)
+        # what was ended is there until nng has closed it
+        self._cut.intersection_update(there)
+        self._since = {one: self._since.get(one, now) for one in there if one not in self._cut}
+        going = [one for one, since in self._since.items() if now - since >= self._within]
+        for one in going:
+            del self._since[one]
+        too_many = len(self._since) - most
+        if too_many > 0:
+            # sorting keeps the order of those that are alike
+            order = {one: (not is_silent(one), since) for one, since in self._since.items()}
+            for one in sorted(order, key=order.__getitem__)[:too_many]:
+                going.append(one)
+                del self._since[one]
+        self._cut.update(going)
+        return going
 
 
 class NngListening:
@@ -237,6 +325,8 @@ class NngListening:
         on_opened: called with the number of a new pipe, on a thread of nng's, before its first frame.
         on_frame: called with the number of a pipe and a frame that came by it.
         on_closed: called with the number of a pipe that has ended.
+        connect_timeout: seconds that a connection has to become a pipe, which takes TLS and nng's
+            header.
     """
 
     #: frames on the way to a peer; nng drops what is too many
@@ -250,13 +340,20 @@ class NngListening:
         on_frame: Callable[[int, bytearray], None],
         on_closed: Callable[[int], None],
         max_frame: int = wire.MAX_FRAME,
+        connect_timeout: float,
     ) -> None:
         self._reactor = reactor
+        self._on_opened = on_opened
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._closed = False
+        # addresses of each pipe, ours and the peer's
+        self._pipes: dict[int, tuple[Name, Name]] = {}
+        self._unproven = Unproven(connect_timeout)
+        self._connections: descriptors.Connections | None = None
+        self._next_look: Timer | None = None
         self._socket = ListeningSocket(
-            on_opened=on_opened,
+            on_opened=self._opened,
             on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
             max_frame=max_frame,
         )
@@ -264,7 +361,13 @@ class NngListening:
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """See :meth:`ListeningSocket.listen`."""
-        return self._socket.listen(url, credentials)
+        bound = self._socket.listen(url, credentials)
+        if self._socket.names and self._connections is None:
+            # anybody may connect, for whom there has to be room beside what the program opens
+            descriptors.make_room(_MOST)
+            self._connections = descriptors.Connections()
+            self._next_look = self._reactor.call_later(_CALM[0], self._look)
+        return bound
 
     def trust(self, pipe: int) -> None:
         """Nothing: nng has one limit for all, and the endpoint looks at what strangers send."""
@@ -287,7 +390,58 @@ class NngListening:
             return
         self._closed = True
         self._reactor.remove_reader(self._socket.fd)
+        self._reactor.call_and_wait(self._look_no_more)
         self._socket.close()
+
+    # -- connections that are no pipes yet, on the reactor's thread
+
+    def _look(self) -> None:
+        """Look at them once, and again later.
+
+        Nng sets a time for TLS and does not keep to it: what waits to be sent behind a handshake is
+        only taken back from the system, which never had it (1.11, ``tls_cancel``). Nor does it tell
+        of what it accepts. So the system is asked, once a second.
+        """
+        connections = self._connections
+        if connections is None:
+            return
+        began = time.thread_time()
+        wait, load = _CALM
+        try:
+            if self._end_unproven(connections):
+                wait, load = _BUSY
+        finally:
+            took = time.thread_time() - began
+            self._next_look = self._reactor.call_later(max(wait, took / load), self._look)
+
+    def _end_unproven(self, connections: descriptors.Connections) -> bool:
+        """End those that have to go; True where many are left."""
+        found = list(connections.accepted(self._socket.names))
+        # asked later than the system: what became a pipe meanwhile is one
+        pipes = set(self._pipes.copy().values())
+        most = descriptors.share(_PART, _MOST)
+        for connection in self._unproven.look(
+            time.monotonic(),
+            [one for one in found if (one.local, one.peer) not in pipes],
+            most=most,
+            is_silent=connections.is_silent,
+        ):
+            connections.end(connection)
+        return len(self._unproven) >= most / 2
+
+    def _look_no_more(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
+
+    def _opened(self, pipe: int) -> None:
+        # on a thread of nng's
+        connection = self._socket.connection_of(pipe)
+        if connection is not None:
+            self._pipes[pipe] = connection
+        self._on_opened(pipe)
 
     def _readable(self) -> None:
         for _ in range(BACKLOG):
@@ -305,4 +459,5 @@ class NngListening:
     def _lost(self, pipe: int) -> None:
         # what it sent before its end counts; nng may still hold that
         self._readable()
+        self._pipes.pop(pipe, None)
         self._on_closed(pipe)
