@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cuttable import Wire
 from fiber.transport.ferry.hub import Hub
-from fiber.transport.ferry.landing import Landing
+from fiber.transport.ferry.landing import Landing, serve
 
 __all__ = ["KEY", "Echo", "FerryWorld"]
 
@@ -23,6 +23,8 @@ class Echo:
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
+        #: with whom it has talked
+        self.talked: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -39,6 +41,7 @@ class Echo:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
+                self.talked.append(sock)
                 self._threads.append(threading.Thread(target=_echo, args=(sock,), daemon=True))
                 self._threads[-1].start()
 
@@ -68,8 +71,8 @@ class FerryWorld:
         self.landings: dict[str, Landing] = {}
         self.ports: dict[str, int] = {}
 
-    def job(self, ident: str, *, begin: bool = True, key: bytes = KEY) -> Landing:
-        """A job whose streams can be cut: ``wires[ident]``."""
+    def job(self, ident: str, *, begin: bool = True, add: bool = True, key: bytes = KEY) -> Landing:
+        """A job whose streams can be cut: ``wires[ident]``; they come in at ``ports[ident]``."""
         folder = self._folder / ident
         folder.mkdir()
         with socket.socket() as probe:
@@ -77,18 +80,29 @@ class FerryWorld:
             port = probe.getsockname()[1]
         landing = Landing(f"127.0.0.1:{port}", key=key, ident=ident, patience=self._patience)
         self.landings[ident] = landing
+        self.ports[ident] = port
         self.wires[ident] = self._stack.enter_context(Wire(port))
         landing.serve(str(folder))
-        self.hub.add(ident, ident, self._opener(ident))
+        if add:
+            self.hub.add(ident, ident, self._opener(ident))
         if begin:
             self.hub.begin(ident)
         return landing
 
     def echo(self) -> Echo:
-        """Somebody to talk to."""
+        """Somebody to talk to, whom nobody told of."""
         made = Echo()
         self._stack.callback(made.close)
         return made
+
+    def serve(self, ident: str, echo: Echo) -> str:
+        """Have somebody be reached as a process of the hub or of a job; the route."""
+        route = f"hub+tcp://{ident}@127.0.0.1:{echo.port}"
+        if ident == "hub":
+            self.hub.serve(route)
+        else:
+            self._stack.enter_context(serve(self._folder / ident.partition(".")[0], route))
+        return route
 
     def connect(self, way: str) -> socket.socket:
         """Dial what a hub or landing says."""

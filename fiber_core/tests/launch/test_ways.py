@@ -1,5 +1,6 @@
 """How a process is reached and reaches others: as the plugins say, as its job can, as the hub knows."""
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -7,13 +8,16 @@ import pytest
 from fiber.exceptions import TransportError
 from fiber.launch.ways import Ways
 from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
+from fiber.transport.ferry import landing
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 
 
 def ways(*, forwards=None, landing=False, kind=ReachKind.REVERSED):
     told = SimpleNamespace(forwards=forwards or {}, landing=landing)
-    return Ways(SimpleNamespace(instructions=told, ident="me.0", backend=Backend(kind)))
+    return Ways(
+        SimpleNamespace(instructions=told, ident="me.0", directory="folder", backend=Backend(kind))
+    )
 
 
 class Backend:
@@ -39,6 +43,12 @@ class Hub:
 
     def remove(self, ident):
         self.seen.append(("remove", ident))
+
+    def serve(self, route):
+        self.seen.append(("serve", route))
+
+    def withdraw(self, route):
+        self.seen.append(("withdraw", route))
 
     def way(self, url):
         return f"the hub's way to {url}"
@@ -83,11 +93,35 @@ class TestAddresses:
         assert list(ways().best([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
 
     def test_a_process_that_streams_reach_is_reached_through_the_hub(self):
-        found = ways(landing=True)
+        found = ways()
+        found._hub = Hub()
         assert found.through_hub("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
         address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
         told = found.through_hub("tls+tcp://name.example:5", address)
         assert told == "hub+tls+tcp://me.0@127.0.0.1:5"
+
+    def test_the_hub_lets_jobs_in_where_the_program_listens(self):
+        found = ways()
+        found._hub = Hub()
+        route = found.through_hub("tls+tcp://10.0.0.1:5")
+        found.withdraw("tls+tcp://10.0.0.1:5")
+        assert found._hub.seen == [("serve", route), ("withdraw", route)]
+        found.withdraw("unix:///nowhere")
+        assert len(found._hub.seen) == 2
+
+    def test_a_supervisor_is_told_once_where_a_process_listens_and_when_no_more(self, monkeypatch):
+        seen = []
+        near, far = socket.socketpair()
+        monkeypatch.setattr(landing, "serve", lambda *told: seen.append(told) or near)
+        found = ways(landing=True)
+        for _ in range(2):
+            route = found.through_hub("tls+tcp://10.0.0.1:5")
+            assert route == "hub+tls+tcp://me.0@10.0.0.1:5"
+        assert seen == [("folder", route)]
+        found.withdraw("tls+tcp://10.0.0.1:5")
+        with far:
+            assert far.recv(1) == b""
+        found.close()
 
     def test_others_are_not(self):
         assert ways().through_hub("tls+tcp://10.0.0.1:5") is None

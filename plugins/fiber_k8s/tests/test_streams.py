@@ -112,7 +112,9 @@ def test_a_connection_goes_on_when_the_api_server_is_started_again(
     hub = Hub(KEY, "hub", patience=30, on_speed=lambda _: None)
     hub.add("one", "one", lambda: streams.open(job.id, port))
     hub.begin("one")
-    way = landing.way(f"hub+tcp://hub@127.0.0.1:{echo.port}")
+    route = f"hub+tcp://hub@127.0.0.1:{echo.port}"
+    hub.serve(route)
+    way = landing.way(route)
     host, _, number = way.partition("://")[2].rpartition(":")
     with socket.create_connection((host, int(number)), timeout=60) as sock:
         for _ in range(3):

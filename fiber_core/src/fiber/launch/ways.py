@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import socket
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class Ways:
         self._hub: Hub | None = None
         # jobs into which streams are opened: their idents, and what was heard of others
         self._idents: dict[str, str] = {}
+        # in a job: where this process listens, and what tells the supervisor that it still does
+        self._served: dict[str, socket.socket] = {}
         self._early: dict[str, JobStatus] = {}
 
     # -- addresses
@@ -77,7 +80,33 @@ class Ways:
             # what is advertised may be no address of this host
             host = address.bind_url.partition("://")[2].rpartition(":")[0]
             url = f"{url.partition('://')[0]}://{host}:{url.rpartition(':')[2]}"
-        return routes.route_to(url, self._runtime.ident)
+        route = routes.route_to(url, self._runtime.ident)
+        if route is not None:
+            self._serve(route)
+        return route
+
+    def _serve(self, route: str) -> None:
+        """Have connections for this process let in by streams, there and nowhere else."""
+        if self._hub is not None:
+            self._hub.serve(route)
+            return
+        from fiber.transport.ferry.landing import serve
+
+        with self._lock:
+            if route not in self._served:
+                self._served[route] = serve(self._runtime.directory, route)
+
+    def withdraw(self, url: str) -> None:
+        """This process listens at one of its addresses no more."""
+        route = routes.route_to(url, self._runtime.ident)
+        if route is None:
+            return
+        if self._hub is not None:
+            self._hub.withdraw(route)
+        with self._lock:
+            served = self._served.pop(route, None)
+        if served is not None:
+            served.close()
 
     def way(self, url: str) -> str:
         """What is dialled in place of a URL.
@@ -153,6 +182,10 @@ class Ways:
         """Carry nothing any more. Idempotent."""
         if self._hub is not None:
             self._hub.close()
+        with self._lock:
+            for served in self._served.values():
+                served.close()
+            self._served.clear()
 
     def _new_hub(self) -> Hub:
         from fiber.transport.ferry.hub import Hub

@@ -183,6 +183,8 @@ class Realms:
             for endpoints in (self._endpoints, self._resting, *known):
                 with contextlib.suppress(ValueError):
                     endpoints.remove(endpoint)
+        for url in endpoint.urls:
+            self._node.ways.withdraw(url)
         endpoint.close()
 
     # -- others

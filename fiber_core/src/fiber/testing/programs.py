@@ -251,6 +251,9 @@ if where.startswith("/"):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(where)
     listener.listen()
+elif where.startswith("fd:"):
+    listener = socket.socket(fileno=int(where[3:]))
+    listener.listen()
 else:
     host, _, port = where.rpartition(":")
     listener = socket.create_server((host.strip("[]"), int(port)))

@@ -105,7 +105,8 @@ def disagreement(mine: Hello, theirs: Hello) -> str | None:
     return None
 
 
-def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+def mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    """An HMAC with SHA-256 of some parts, none of which can be taken for a piece of another one."""
     digest = hmac.new(key, label, "sha256")
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -177,12 +178,12 @@ class Dialler:
             _expect(frame, wire.Kind.CHALLENGE)
             data = _load(frame.body)
             nonce = _hex(data, "nonce")
-            expected = _mac(self._key, b"fiber listener", self._hello, nonce)
+            expected = mac(self._key, b"fiber listener", self._hello, nonce)
             if not hmac.compare_digest(expected, _hex(data, "proof")):
                 msg = "the listener could not prove that it is of this run"
                 raise HandshakeError(msg)
             self._proven = True
-            proof = _mac(self._key, b"fiber dialler", self._hello, self._nonce, nonce)
+            proof = mac(self._key, b"fiber dialler", self._hello, self._nonce, nonce)
             return wire.Kind.PROOF, json.dumps({"proof": proof.hex()}).encode()
         _expect(frame, wire.Kind.WELCOME)
         self.peer = Hello.from_json(_load(frame.body))
@@ -220,11 +221,11 @@ class Listener:
             self._nonce_dialler = _hex(data, "nonce")
             self._theirs = Hello.from_json(data)
             self._nonce = os.urandom(_NONCE)
-            proof = _mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
+            proof = mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
             answer = {"nonce": self._nonce.hex(), "proof": proof.hex()}
             return wire.Kind.CHALLENGE, json.dumps(answer).encode()
         _expect(frame, wire.Kind.PROOF)
-        expected = _mac(
+        expected = mac(
             self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialler, self._nonce
         )
         if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):

@@ -1,14 +1,16 @@
 """The side into which streams are opened: who comes in there, and who does not."""
 
+import contextlib
 import socket
 import sys
 
 import pytest
 
 from ferry_world import KEY
+from fiber.exceptions import TransportError
 from fiber.transport.ferry import landing as module
 from fiber.transport.ferry.greeting import HubSide
-from fiber.transport.ferry.landing import Landing, ask
+from fiber.transport.ferry.landing import Landing, ask, serve
 
 
 @pytest.fixture
@@ -26,17 +28,21 @@ def landing(where, tmp_path):
     landing.close()
 
 
-def greet(stream, key, words):
+def greet(stream, key, words, *, job="one"):
     """Say what a stream is for; what is answered."""
-    side = HubSide(key, words)
+    side = HubSide(key, job, words)
     with stream.makefile("rwb") as lines:
         answer = side.receive(lines.readline().decode().strip())
         lines.write(answer.encode() + b"\n")
         lines.flush()
         said = lines.readline().decode().strip()
-        if said:
-            side.receive(said)
-        return said and lines.readline().decode().strip()
+        if not said:
+            return ""
+        side.receive(said)
+        heard = b""
+        while not heard.endswith(b"\n") and (data := lines.read1(1000)):
+            heard += b"".join(side.records.feed(data))
+        return heard.decode().strip()
 
 
 @pytest.fixture
@@ -49,6 +55,10 @@ def test_a_stranger_is_sent_away(stream):
     assert greet(stream, b"x" * 32, "OFFER") == ""
 
 
+def test_whoever_means_another_job_is_sent_away(stream):
+    assert greet(stream, KEY, "OFFER", job="two") == ""
+
+
 def test_nonsense_is_sent_away(stream):
     stream.sendall(b"GET / HTTP/1.1\r\n\r\n")
     while stream.recv(100):
@@ -56,9 +66,48 @@ def test_nonsense_is_sent_away(stream):
 
 
 def test_whoever_says_nothing_is_sent_away(stream, monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE", 0.5)
-    assert stream.recv(100).startswith(b"fiber-ferry 1 ")
+    monkeypatch.setattr(module, "_GREETING", 0.5)
+    assert stream.recv(100).startswith(b"fiber-ferry 2 ")
     assert stream.recv(100) == b""
+
+
+def test_as_many_as_may_say_nothing_keep_nobody_out(where, landing):
+    with contextlib.ExitStack() as held:
+        silent = [
+            held.enter_context(socket.create_connection(where, timeout=30))
+            for _ in range(module._UNPROVEN + 1)
+        ]
+        assert all(one.recv(100).startswith(b"fiber-ferry 2 ") for one in silent)
+        # the first one made room for the last
+        assert silent[0].recv(100) == b""
+        stream = held.enter_context(socket.create_connection(where, timeout=30))
+        assert greet(stream, KEY, "DIAL ab12 77 127.0.0.1:1") == "NO it was given up"
+
+
+def test_only_processes_of_the_job_are_reached(stream, where, landing, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = f"127.0.0.1:{other.getsockname()[1]}"
+        words = f"DIAL ab12 0 {there}"
+        assert greet(stream, KEY, words) == f"NO nobody of this job listens at {there}"
+        with serve(tmp_path, f"hub+tcp://one.0@{there}"), socket.create_connection(where) as second:
+            assert greet(second, KEY, words) == "OK 0"
+            other.accept()[0].close()
+
+
+@pytest.mark.parametrize("url", ["hub+tcp://two.0@127.0.0.1:1", "tcp://127.0.0.1:1", "x"])
+def test_what_is_no_address_of_the_job_is_said(landing, tmp_path, url):
+    with pytest.raises(TransportError, match="no address of a process of job one"):
+        serve(tmp_path, url)
+
+
+def test_a_process_that_listens_no_more_is_not_reached(where, landing, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = f"127.0.0.1:{other.getsockname()[1]}"
+        serve(tmp_path, f"hub+tcp://one.0@{there}").close()
+        # its end is heard of before the next question is answered
+        ask(tmp_path, "tcp://127.0.0.1:1")
+        with socket.create_connection(where, timeout=30) as stream:
+            assert greet(stream, KEY, f"DIAL ab12 0 {there}").startswith("NO nobody of this job")
 
 
 def test_a_connection_that_was_given_up_does_not_begin_anew(stream):

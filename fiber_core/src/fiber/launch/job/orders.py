@@ -16,7 +16,8 @@ __all__ = ["GIVEN", "GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor
 #: what a remote job runs
 MODULE = "fiber.launch.job"
 #: environment variable by which a backend says how the parent is reached: at ``host:port``, to which
-#: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port`` or a path
+#: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port``, a path, or
+#: ``fd:number`` of a socket that is bound and that the program inherits
 REACH = "FIBER_REACH"
 STREAMS = "streams:"
 #: environment variable by which a backend says how many seconds its platform gives a job between

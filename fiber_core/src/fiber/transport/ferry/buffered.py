@@ -7,7 +7,8 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fiber.transport.ferry.greeting import LONGEST
+from fiber.exceptions import WireError
+from fiber.transport.ferry.greeting import LONGEST, Records
 from fiber.transport.reactor import Reactor
 
 __all__ = ["Buffered", "Lines"]
@@ -44,6 +45,7 @@ class Buffered:
         self._on_data = on_data
         self._on_end = on_end
         self._on_room = on_room
+        self._records: Records | None = None
         self._out: deque[memoryview] = deque()
         #: bytes that were not taken yet
         self.waiting = 0
@@ -57,7 +59,7 @@ class Buffered:
         """Have bytes sent; what has broken takes none."""
         if self._closed or self._broken:
             return
-        for piece in pieces:
+        for piece in pieces if self._records is None else self._records.protect(pieces):
             if piece:
                 self._out.append(memoryview(piece))
                 self.waiting += len(piece)
@@ -74,16 +76,36 @@ class Buffered:
             self._reading = reading
             self._watch()
 
-    def release(self) -> socket.socket:
-        """Give the socket away; nothing is called any more."""
-        self._closed = True
-        self._reactor.watch(self._socket.fileno(), None, None)
-        return self._socket
+    def protect(self, records: Records, rest: bytes) -> None:
+        """From now on all bytes travel in records, both ways.
+
+        Args:
+            records: of this stream.
+            rest: what was read of them already.
+        """
+        self._records = records
+        if rest:
+            # who is called with what is in them may be another one by then
+            self._reactor.call_soon(lambda: self._arrived(rest))
+
+    def hand_over(
+        self,
+        *,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[OSError | None], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        """It is somebody else's from now on, who is called."""
+        self._on_data = on_data
+        self._on_end = on_end
+        self._on_room = on_room
 
     def close(self) -> None:
         """Close it; idempotent."""
         if not self._closed:
-            self.release().close()
+            self._closed = True
+            self._reactor.watch(self._socket.fileno(), None, None)
+            self._socket.close()
 
     def abandon(self) -> None:
         """In a process forked by the user: close the descriptor, and nothing else."""
@@ -111,9 +133,21 @@ class Buffered:
             self._over(error)
             return
         if data:
-            self._on_data(data)
+            self._arrived(data)
         else:
             self._over(None)
+
+    def _arrived(self, data: bytes) -> None:
+        if self._records is None:
+            self._on_data(data)
+            return
+        try:
+            for piece in self._records.feed(data):
+                if self._closed:
+                    return
+                self._on_data(piece)
+        except WireError as error:
+            self._over(OSError(str(error)))
 
     def _flush(self) -> None:
         if self._closed:
@@ -201,12 +235,16 @@ class Lines:
         rest, self._partial = self._partial, b""
         self._data(rest)
 
-    def take(self) -> tuple[socket.socket, bytes]:
-        """The stream, and what came behind the last line; nothing is called any more."""
-        self._taken = True
-        sock = self._stream.release()
+    def protect(self, records: Records) -> None:
+        """From now on all lines and bytes travel in records, both ways."""
         rest, self._partial = self._partial, b""
-        return sock, rest
+        self._stream.protect(records, rest)
+
+    def take(self) -> tuple[Buffered, bytes]:
+        """The stream, to be handed over, and what came behind the last line."""
+        self._taken = True
+        rest, self._partial = self._partial, b""
+        return self._stream, rest
 
     def close(self) -> None:
         """Close the stream; nothing is called any more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -73,7 +72,7 @@ class Crossing:
         """True once nothing more is to be done."""
         return self._over
 
-    def attach(self, stream: socket.socket, rest: bytes, theirs: int) -> None:
+    def attach(self, stream: Buffered, rest: bytes, theirs: int) -> None:
         """Go on over a stream, of which some bytes were read already.
 
         Args:
@@ -82,20 +81,17 @@ class Crossing:
             theirs: what the other side has received.
         """
         if self._over:
-            with contextlib.suppress(OSError):
-                stream.send(ABORT)
+            stream.hand_over(on_data=lambda _: None, on_end=lambda _: None, on_room=lambda: None)
+            stream.write([ABORT])
             stream.close()
             return
         if self._stream is not None:
             self._stream.close()
         self.since = None
         self._heard = self._spoke = self._clock()
-        self._stream = Buffered(
-            self._reactor,
-            stream,
-            on_data=self._from_stream,
-            on_end=lambda _: self.broken(),
-            on_room=self._check,
+        self._stream = stream
+        stream.hand_over(
+            on_data=self._from_stream, on_end=lambda _: self.broken(), on_room=self._check
         )
         try:
             frames = self._session.resume(theirs)

@@ -50,6 +50,8 @@ class Hub:
         self._on_speed = on_speed
         self._measured = False
         self._closed = False
+        # where this process may be dialled
+        self._served: set[Route] = set()
         self._shores: dict[str, Shore] = {}
         self._crossings: dict[str, Crossing] = {}
         # the job whose streams they use
@@ -75,6 +77,18 @@ class Hub:
         if route is None:
             return url
         return route.direct if route.ident == self._ident else self._ports.way(route)
+
+    def serve(self, url: str) -> None:
+        """This process listens there, for jobs as well; they are let in nowhere else."""
+        route = routes.parse(url)
+        if route is not None:
+            self._served.add(route)
+
+    def withdraw(self, url: str) -> None:
+        """This process listens there no more."""
+        route = routes.parse(url)
+        if route is not None:
+            self._served.discard(route)
 
     def add(self, ident: str, name: str, open_stream: Callable[[], socket.socket]) -> None:
         """There is a job; :meth:`begin` tells when it runs."""
@@ -221,6 +235,9 @@ class Hub:
         if route is None:
             return None
         if route.ident == self._ident:
+            if route not in self._served:
+                log.debug("fiber: %s is not reached: this process does not listen there", route)
+                return None
             try:
                 return connect(route.host, route.port)
             except WireError as error:

@@ -24,16 +24,21 @@ from fiber.transport.ferry.ports import Ports, connect
 from fiber.transport.ferry.routes import Route
 from fiber.transport.reactor import Reactor
 
-__all__ = ["Landing", "ask"]
+__all__ = ["Landing", "ask", "serve"]
 
 log = logging.getLogger("fiber")
 
-#: seconds that whoever opened a stream has to say what it is for, or to answer
+#: seconds that whoever opened a stream has to answer
 _PATIENCE = 10.0
-#: streams that have not said it yet, at most
+#: seconds that it has to say what it is for, and streams of which it is not known yet, at most
+_GREETING = 5.0
 _UNPROVEN = 64
 #: name of the socket by which processes of the job ask for ways
 _DESK = "landing"
+#: what they say in front of a URL: that they want to reach it, or that they listen there
+_WAY, _SERVE = "way", "serve"
+#: in front of the number of a descriptor
+_INHERITED = "fd:"
 #: bytes of a socket's path that every system takes
 _LONGEST_PATH = 100
 _TICK = 1.0
@@ -42,20 +47,26 @@ _TICK = 1.0
 class _Stream:
     """A stream before it carries a connection."""
 
-    def __init__(self, key: bytes) -> None:
-        self.side = greeting.LandingSide(key)
+    def __init__(self, key: bytes, job: str) -> None:
+        self.side = greeting.LandingSide(key, job)
         self.lines: Lines
         #: what it is being taken for
         self.crossing: Crossing | None = None
         self.heard = self.since = time.monotonic()
         self.waits = False
 
+    @property
+    def is_proven(self) -> bool:
+        """True once the hub has said what it is for."""
+        return self.side.words is not None
+
 
 class Landing:
     """Of one job. Made before its processes are forked, serves from :meth:`serve` on.
 
     Args:
-        where: ``HOST:PORT`` or a path, where the hub's streams come in.
+        where: ``HOST:PORT``, a path, or ``fd:NUMBER`` of a socket that is bound, where the hub's
+            streams come in.
         key: of the run.
         ident: of the job.
         patience: seconds that a connection may be without a stream.
@@ -79,6 +90,8 @@ class Landing:
         # those that began here, and where they go
         self._departing: dict[str, Route] = {}
         self._queue: deque[Crossing] = deque()
+        # connections of processes that asked something, and where these listen
+        self._served: dict[Lines, set[str]] = {}
         self._beat = 0.0
 
     def way(self, url: str) -> str:
@@ -150,6 +163,9 @@ class Landing:
         self._ports.close()
         for stream in list(self._streams):
             self._drop(stream)
+        for lines in self._served:
+            lines.close()
+        self._served.clear()
         for crossing in list(self._crossings.values()):
             crossing.abort()
 
@@ -165,7 +181,8 @@ class Landing:
         self._beat = now if beats else self._beat
         for stream in list(self._streams):
             idle = stream.waits and stream.crossing is None
-            if now - (stream.heard if idle else stream.since) > (SILENCE if idle else _PATIENCE):
+            patience = SILENCE if idle else _PATIENCE if stream.is_proven else _GREETING
+            if now - (stream.heard if idle else stream.since) > patience:
                 self._lost(stream)
             elif idle and beats:
                 stream.lines.say("PING")
@@ -176,10 +193,11 @@ class Landing:
         assert self._reactor is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._listener.accept()
-            if sum(not stream.waits for stream in self._streams) >= _UNPROVEN:
-                sock.close()
-                return
-            stream = _Stream(self._key)
+            unproven = [stream for stream in self._streams if not stream.is_proven]
+            if len(unproven) >= _UNPROVEN:
+                # whoever knows the key says so at once; the newest may be the one that does
+                self._drop(min(unproven, key=lambda stream: stream.since))
+            stream = _Stream(self._key, self._ident)
             stream.lines = Lines(
                 self._reactor,
                 sock,
@@ -191,8 +209,12 @@ class Landing:
 
     def _line(self, stream: _Stream, line: str) -> None:
         try:
-            if stream.side.words is None:
+            if not stream.is_proven:
                 stream.lines.say(stream.side.receive(line))
+                records = stream.side.records
+                assert records is not None
+                stream.lines.protect(records)
+                stream.since = time.monotonic()
                 self._begins(stream, stream.side.words or "")
             elif stream.crossing is not None and line != "PING":
                 self._answered(stream, stream.crossing, line)
@@ -249,6 +271,9 @@ class Landing:
             host, _, port = where.rpartition(":")
             if theirs != "0":
                 stream.lines.say("NO it was given up")
+                return
+            if not any(where in served for served in self._served.values()):
+                stream.lines.say(f"NO nobody of this job listens at {where}")
                 return
             crossing = self._crossing(sid, connect(host.strip("[]"), greeting.number(port)))
         self._attach(stream, crossing, theirs, f"OK {crossing.received}")
@@ -311,14 +336,35 @@ class Landing:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._desk.accept()
 
-            def answer(url: str) -> None:
-                try:
-                    told = {"way": self.way(url)}
-                except TransportError as error:
-                    told = {"error": str(error)}
-                lines.say(json.dumps(told))
+            lines = Lines(
+                self._reactor,
+                sock,
+                on_line=lambda line: self._answer(lines, line),
+                on_end=lambda _: self._unserve(lines),
+            )
+            self._served[lines] = set()
 
-            lines = Lines(self._reactor, sock, on_line=answer, on_end=lambda _: None)
+    def _own(self, url: str) -> Route:
+        route = routes.parse(url)
+        if route is None or route.job != self._ident:
+            msg = f"{url} is no address of a process of job {self._ident}"
+            raise TransportError(msg)
+        return route
+
+    def _unserve(self, lines: Lines) -> None:
+        self._served.pop(lines, None)
+
+    def _answer(self, lines: Lines, question: str) -> None:
+        word, _, url = question.partition(" ")
+        try:
+            if word == _SERVE:
+                self._served[lines].add(self._own(url).place)
+                told = {"served": url}
+            else:
+                told = {"way": self.way(url)}
+        except TransportError as error:
+            told = {"error": str(error)}
+        lines.say(json.dumps(told))
 
 
 def ask(folder: Path, url: str) -> str:
@@ -327,20 +373,40 @@ def ask(folder: Path, url: str) -> str:
     Raises:
         TransportError: it does not answer, or knows none.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+    sock, told = _ask(folder, _WAY, url)
+    sock.close()
+    return told["way"]
+
+
+def serve(folder: Path, url: str) -> socket.socket:
+    """Tell the landing of this process's job where the process listens.
+
+    Returns:
+        what is to be closed when it listens there no more.
+
+    Raises:
+        TransportError: it does not answer, or that is no address of the job's.
+    """
+    return _ask(folder, _SERVE, url)[0]
+
+
+def _ask(folder: Path, word: str, url: str) -> tuple[socket.socket, dict[str, str]]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         sock.settimeout(_PATIENCE)
-        try:
-            with _short(folder / _DESK) as path:
-                sock.connect(path)
-            sock.sendall(url.encode() + b"\n")
-            with sock.makefile("rb") as answer:
-                told = json.loads(answer.readline(greeting.LONGEST))
-        except (OSError, ValueError) as error:
-            msg = f"the supervisor of this job does not tell the way to {url}: {error}"
-            raise TransportError(msg) from error
+        with _short(folder / _DESK) as path:
+            sock.connect(path)
+        sock.sendall(f"{word} {url}\n".encode())
+        with sock.makefile("rb") as answer:
+            told: dict[str, str] = json.loads(answer.readline(greeting.LONGEST))
+    except (OSError, ValueError) as error:
+        sock.close()
+        msg = f"the supervisor of this job does not answer about {url}: {error}"
+        raise TransportError(msg) from error
     if "error" in told:
+        sock.close()
         raise TransportError(told["error"])
-    return str(told["way"])
+    return sock, told
 
 
 @contextlib.contextmanager
@@ -369,6 +435,11 @@ def _listen(where: str) -> socket.socket:
                 listener.bind(where)
             finally:
                 os.umask(before)
+            listener.listen(64)
+        elif where.startswith(_INHERITED):
+            listener = socket.socket(fileno=int(where.removeprefix(_INHERITED)))
+            # it is nobody else's
+            listener.set_inheritable(False)
             listener.listen(64)
         else:
             host, _, port = where.rpartition(":")

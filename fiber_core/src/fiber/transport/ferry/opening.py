@@ -128,7 +128,7 @@ class Opener:
             if not self._closed:
                 use.failed()
             return
-        greeting = _Greeting(shore, use, HubSide(self._key, use.words()))
+        greeting = _Greeting(shore, use, HubSide(self._key, shore.ident, use.words()))
         self._greetings.add(greeting)
         greeting.lines = Lines(
             self._reactor,
@@ -146,8 +146,9 @@ class Opener:
             return
         if answer is not None:
             greeting.lines.say(answer)
-        if greeting.side.done:
+        if greeting.side.records is not None:
             self._greetings.discard(greeting)
+            greeting.lines.protect(greeting.side.records)
             greeting.shore.worked()
             greeting.use.ready(greeting.lines)
 

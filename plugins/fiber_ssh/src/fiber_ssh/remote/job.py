@@ -10,7 +10,6 @@ import os
 import resource
 import selectors
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from typing import Any
 
 from fiber_ssh.remote.kernel import (
     MARK,
+    bound_port,
     clock,
     die_with,
     private_descriptor,
-    reserve_port,
     signal_group,
 )
 from fiber_ssh.remote.logfile import LogWriter
@@ -59,8 +58,6 @@ class Job:
         self._kill_at: float | None = None
         self._status: int | None = None
         self._draining_until = 0.0
-        # nobody else is given the port meanwhile
-        self._landing: socket.socket | None = None
 
     @classmethod
     def load(cls, directory: str) -> Job | None:
@@ -96,15 +93,15 @@ class Job:
         self._writer = LogWriter(self.log)
         self.save()
         environ = self._environ(order)
+        given: list[int] = []
         if order.get("landing"):
-            self._landing, port = reserve_port()
-            self.record["landing"] = port
-            environ["FIBER_REACH"] = f"streams:127.0.0.1:{port}"
+            bound, self.record["landing"] = bound_port()
+            given.append(bound.detach())
+            environ["FIBER_REACH"] = f"streams:fd:{given[-1]}"
         private = order.get("private")
-        descriptor = None
         if private is not None:
-            descriptor = private_descriptor(base64.b64decode(private))
-            environ["FIBER_BOOTSTRAP"] = f"fd:{descriptor}"
+            given.append(private_descriptor(base64.b64decode(private)))
+            environ["FIBER_BOOTSTRAP"] = f"fd:{given[-1]}"
         parent = None if self.record["detached"] else os.getpid()
         pipes = [os.pipe(), os.pipe()]
         try:
@@ -115,7 +112,7 @@ class Job:
                 stderr=pipes[1][1],
                 cwd=self._directory_for(order),
                 env=environ,
-                pass_fds=() if descriptor is None else (descriptor,),
+                pass_fds=given,
                 start_new_session=True,
                 preexec_fn=lambda: _prepare(parent),  # noqa: PLW1509 - the agent has one thread
             )
@@ -127,7 +124,7 @@ class Job:
         finally:
             for _, writing in pipes:
                 os.close(writing)
-            if descriptor is not None:
+            for descriptor in given:
                 os.close(descriptor)
         # the agent reaps by itself
         process.returncode = 0
@@ -268,9 +265,6 @@ class Job:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        if self._landing is not None:
-            self._landing.close()
-            self._landing = None
         self.save()
         self.on_output()
 

@@ -1,4 +1,4 @@
-"""What Linux offers an agent: shared deaths, private descriptors, reserved ports, marked processes."""
+"""What Linux offers an agent: shared deaths, private descriptors, ports, marked processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 __all__ = [
     "MARK",
+    "bound_port",
     "clock",
     "die_with",
     "kill_marked",
     "private_descriptor",
-    "reserve_port",
     "signal_group",
 ]
 
@@ -57,12 +57,14 @@ def private_descriptor(data: bytes) -> int:
     return descriptor
 
 
-def reserve_port() -> tuple[socket.socket, int]:
-    """A port of loopback that the system gives to nobody else, and where a job may still listen."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held, held.getsockname()[1]
+def bound_port() -> tuple[socket.socket, int]:
+    """A port of loopback where a job may listen, which gets the socket for that.
+
+    Without ``SO_REUSEADDR``, by which any other user of the host could listen there before the job.
+    """
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound, bound.getsockname()[1]
 
 
 def signal_group(pid: int, number: int) -> None:
