@@ -34,7 +34,7 @@ class RingFramework(abc.ABC):
             ring: the ring, with all members.
 
         Returns:
-            what all members are told of it; plain data.
+            what all members are told of it; anything that can be sent to them.
         """
         return {}
 

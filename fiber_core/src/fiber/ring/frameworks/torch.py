@@ -1,19 +1,45 @@
-"""torch.distributed: ``init_process_group("gloo")`` or ``"nccl"`` works as it stands in any member."""
+"""torch.distributed: ``init_process_group("gloo")`` or ``"nccl"`` works as it stands in any member.
+
+Ranks meet at a store of torch's, which asks nobody who they are. So it listens on loopback in the
+process of rank 0, and members on other hosts reach it through a port of their own loopback, see
+:mod:`fiber.ring.forwarding`. A torchrun in a member has its own ranks meet in the same way: by the
+rendezvous backend ``fiber``, see :mod:`fiber.ring.frameworks.torchrun`, which asks its member at a
+Unix socket.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import socket
 import sys
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from fiber.ring.forwarding import (
+    LOOPBACK,
+    Forwarder,
+    Gateway,
+    Host,
+    Pipes,
+    Streams,
+    loopback_listener,
+)
 from fiber.ring.framework import RingFramework
+from fiber.ring.frameworks import torchrun
+from fiber.ring.frameworks.torchrun import VersionedState
 from fiber.ring.view import RingView
+
+if TYPE_CHECKING:
+    from fiber.pipes import Connection
 
 __all__ = ["Torch"]
 
 #: times that members may come or go while torchrun runs, each of which costs it one or two restarts
 _CHANGES = 1000
+#: name of the ring's own store; torchruns give theirs others
+_OWN = ""
 
 
 class Torch(RingFramework):
@@ -23,10 +49,9 @@ class Torch(RingFramework):
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Open the store, at a port of the system's choice; ranks only connect to it."""
-        dist: Any = importlib.import_module("torch.distributed")
-        kept = [dist.TCPStore(ring.me.ip, 0, is_master=True, wait_for_workers=False)]
-        ring.on_leave(kept.clear)
-        return {"port": kept[0].port}
+        stores = _Stores()
+        ring.on_leave(stores.close)
+        return {"port": stores.port, "pipes": stores.pipes}
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """For ``env://``, which is the default; and for torchrun, one process a member."""
@@ -34,15 +59,12 @@ class Torch(RingFramework):
         run = f"{ring.name}.{ring.round}"
         elastic: dict[str, str] = {}
         if ring.bounds is not None:
-            # torchrun's own rendezvous, at the same store
             elastic = {
                 "PET_NNODES": "{}:{}".format(*ring.bounds),
-                "PET_RDZV_BACKEND": "c10d",
-                "PET_RDZV_ENDPOINT": f"{first.ip}:{facts['port']}",
                 "PET_LOCAL_ADDR": ring.me.ip,
             }
         return {
-            "MASTER_ADDR": first.ip,
+            "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(facts["port"]),
             # the store is not rank 0's to open
             "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -51,10 +73,11 @@ class Torch(RingFramework):
             "PET_NNODES": str(ring.size),
             "PET_NPROC_PER_NODE": "1",
             "PET_NODE_RANK": str(ring.rank),
-            "PET_MASTER_ADDR": first.ip,
-            # torchrun opens a store of its own there
-            "PET_MASTER_PORT": str(first.port),
+            "PET_RDZV_BACKEND": torchrun.NAME,
             "PET_RDZV_ID": run,
+            # for those who ask for another backend, ``static``: torchrun itself listens there
+            "PET_MASTER_ADDR": first.ip,
+            "PET_MASTER_PORT": str(first.port),
             **elastic,
         }
 
@@ -63,15 +86,105 @@ class Torch(RingFramework):
         if ring.bounds is None:
             return {}
         return {
-            "PET_RDZV_CONF": "is_host=false,last_call_timeout=5,keep_alive_interval=2",
+            "PET_RDZV_CONF": "last_call_timeout=5,keep_alive_interval=2",
             "PET_MAX_RESTARTS": str(_CHANGES),
-            # an agent that shares its store tells its address once, in the round in which it
-            # became rank 0: who comes in a later one would wait for it in vain (2.13)
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
+
+    def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
+        """Open the ways to the store, from another host and for a torchrun."""
+        pipes: Pipes = facts["pipes"]
+        path = str(ring.folder / "torchrun")
+        gateway = Gateway(path, pipes)
+        ring.on_leave(gateway.close)
+        rank = None if ring.bounds is not None else ring.rank
+        found = {"PET_RDZV_ENDPOINT": torchrun.endpoint(path, rank)}
+        if ring.me.node != ring.members[0].node:
+            forwarder = Forwarder(lambda: pipes.open(torchrun.request(torchrun.STORE, _OWN)))
+            ring.on_leave(forwarder.close)
+            found["MASTER_PORT"] = str(forwarder.port)
+        return found
 
     def leave(self, ring: RingView) -> None:
         """End the process group where the function has not."""
         dist: Any = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+
+class _Stores:
+    """The store of a ring and those of the torchruns in it, in the process of rank 0.
+
+    A torchrun's is opened for the first that asks for its name and closed with the last one's
+    connection, and so is the state by which torchruns find each other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[str, _Shared] = {}
+        self._users: dict[str, int] = {}
+        # the ring's own, for as long as the ring
+        self._own = contextlib.ExitStack()
+        #: where it listens on loopback
+        self.port = self._own.enter_context(self._using(_OWN)).port()
+        self._streams = Streams()
+        self._host = Host(self._serve)
+        #: how other members reach them
+        self.pipes = self._host.pipes
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._host.close()
+        self._streams.close()
+        self._own.close()
+
+    def _serve(self, request: str, pipe: Connection) -> None:
+        kind, name = torchrun.parse(request)
+        with self._using(name) as shared:
+            if kind == torchrun.STATE:
+                self._streams.answer(pipe, shared.state.answer)
+                return
+            try:
+                store = socket.create_connection((LOOPBACK, shared.port()))
+            except OSError:
+                # the ring is leaving
+                return
+            self._streams.carry(store, pipe)
+
+    @contextlib.contextmanager
+    def _using(self, name: str) -> Iterator[_Shared]:
+        with self._lock:
+            shared = self._shared.setdefault(name, _Shared())
+            self._users[name] = self._users.get(name, 0) + 1
+        try:
+            yield shared
+        finally:
+            with self._lock:
+                self._users[name] -= 1
+                if not self._users[name]:
+                    del self._users[name], self._shared[name]
+
+
+class _Shared:
+    """What those that know one name share: a store, and the state of a rendezvous."""
+
+    def __init__(self) -> None:
+        self.state = VersionedState()
+        self._lock = threading.Lock()
+        self._store: Any = None
+
+    def port(self) -> int:
+        """Where the store listens on loopback; it is opened by the first call."""
+        with self._lock:
+            if self._store is None:
+                dist: Any = importlib.import_module("torch.distributed")
+                # a listener that torch opens itself is on all interfaces, whatever it is told
+                listener = loopback_listener()
+                self._store = dist.TCPStore(
+                    LOOPBACK,
+                    listener.getsockname()[1],
+                    is_master=True,
+                    wait_for_workers=False,
+                    master_listen_fd=listener.detach(),
+                )
+            found: int = self._store.port
+            return found

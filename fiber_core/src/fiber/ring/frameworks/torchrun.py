@@ -1,0 +1,273 @@
+"""torchrun's rendezvous backend ``fiber``: the torchruns in a ring's members find each other.
+
+torchrun loads it by the entry point ``fiber`` of the group ``torchrun.handlers``. A torchrun is a
+program that a member's function started and has no key of the run: it connects to a Unix socket in
+its member's private folder, which carries what it asks to the process of rank 0.
+
+torch's own backend ``c10d`` keeps the state of a rendezvous in a store that everybody on the
+network may write to, and unpickles it. This one keeps it with rank 0, where members alone reach it,
+and no store listens on anything but loopback.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import importlib
+import os
+import secrets
+import struct
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+from fiber.ring.forwarding import LOOPBACK, Forwarder
+
+__all__ = [
+    "NAME",
+    "STATE",
+    "STORE",
+    "VersionedState",
+    "endpoint",
+    "get_handler",
+    "parse",
+    "request",
+]
+
+#: of the backend
+NAME = "fiber"
+#: what can be asked for: a connection to a store, and the state of a rendezvous
+STORE = "store"
+STATE = "state"
+
+_RANK = "?rank="
+#: seconds that torchruns wait for each other, and for rank 0 to answer
+_TIMEOUT = 600
+_PATIENCE = 60.0
+# whether to replace the state, and the version that it has then
+_ASKED = struct.Struct("<?Q")
+# whether it was replaced, and its version, which is 0 until somebody sets it
+_ANSWER = struct.Struct("<?Q")
+
+
+def endpoint(path: str, rank: int | None) -> str:
+    """The value of torchrun's ``--rdzv-endpoint``.
+
+    Args:
+        path: the member's socket.
+        rank: the member's rank; None where torchruns agree on theirs, since members come and go.
+    """
+    return path if rank is None else f"{path}{_RANK}{rank}"
+
+
+def request(kind: str, name: str) -> str:
+    """The first message of a connection to a member's socket."""
+    return f"{kind} {name}"
+
+
+def parse(text: str) -> tuple[str, str]:
+    """Kind and name of a request."""
+    kind, _, name = text.partition(" ")
+    return kind, name
+
+
+class VersionedState:
+    """The state of a rendezvous; whoever replaces it must have seen the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = b""
+        self._version = 0
+
+    def answer(self, asked: bytes) -> bytes:
+        """Do what a :class:`_Backend` asks."""
+        replaces, version = _ASKED.unpack_from(asked)
+        with self._lock:
+            is_set = replaces and version == self._version
+            if is_set:
+                self._state, self._version = asked[_ASKED.size :], version + 1
+            return _ANSWER.pack(is_set, self._version) + self._state
+
+
+# -- in torchrun's process
+
+
+def get_handler() -> Callable[[Any], Any]:
+    """What torchrun calls with the parameters of a rendezvous."""
+    return _create
+
+
+def _create(params: Any) -> Any:
+    path, _, rank = params.endpoint.partition(_RANK)
+    if not path.startswith("/"):
+        msg = (
+            f"the rendezvous backend {NAME!r} is for a torchrun in a member of a ring, which finds "
+            f"its endpoint in PET_RDZV_ENDPOINT; {params.endpoint!r} is none"
+        )
+        raise ValueError(msg)
+    return _Static(path, params, int(rank)) if rank else _Dynamic(path, params)
+
+
+class _Rendezvous:
+    """A ``torch.distributed.elastic.rendezvous.RendezvousHandler``."""
+
+    #: the ranks that torchrun starts connect to the store that they are told, and open none
+    use_agent_store = True
+
+    def __init__(self, path: str, params: Any) -> None:
+        self._path = path
+        self._params = params
+        self._forwarder: Forwarder | None = None
+
+    def get_backend(self) -> str:
+        return NAME
+
+    def get_run_id(self) -> str:
+        run: str = self._params.run_id
+        return run
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        if self._forwarder is not None:
+            self._forwarder.close()
+            self._forwarder = None
+        return True
+
+    def _formed(self, name: str, rank: int, size: int) -> Any:
+        """A round: its torchruns and their ranks have a store that no earlier one wrote to."""
+        # who left it open is not served by it any more
+        _Rendezvous.shutdown(self)
+        self._forwarder, store = _open_store(self._path, f"{self.get_run_id()}/{name}")
+        api = _torch("distributed.elastic.rendezvous.api")
+        return api.RendezvousInfo(
+            _torch("distributed").PrefixStore("torchrun", store),
+            rank,
+            size,
+            api.RendezvousStoreInfo(LOOPBACK, self._forwarder.port),
+        )
+
+
+class _Static(_Rendezvous):
+    """A torchrun in each member, with the member's rank; or one of a member alone."""
+
+    def __init__(self, path: str, params: Any, rank: int) -> None:
+        super().__init__(path, params)
+        self._size: int = params.max_nodes
+        self._name, self._rank = ("all", rank) if self._size > 1 else (f"rank {rank}", 0)
+        if self._rank >= self._size:
+            msg = (
+                f"torchrun was told of {self._size} nodes, and rank {rank} of the ring is none of "
+                f"them; leave --nnodes out for all members, or use --nnodes 1 for this one alone"
+            )
+            raise ValueError(msg)
+        self._round = 0
+
+    def next_rendezvous(self) -> Any:
+        self._round += 1
+        return self._formed(f"{self._name}/{self._round}", self._rank, self._size)
+
+
+class _Dynamic(_Rendezvous):
+    """Members come and go: torch's own dynamic rendezvous, with another place for its state."""
+
+    def __init__(self, path: str, params: Any) -> None:
+        super().__init__(path, params)
+        # it would open a store on all interfaces
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        run = self.get_run_id()
+        self._backend = _Backend(_connect(path, STATE, run))
+        self._own_forwarder, store = _open_store(path, run)
+        dynamic = _torch("distributed.elastic.rendezvous.dynamic_rendezvous")
+        self._torch = dynamic.create_handler(store, self._backend, params)
+
+    def is_closed(self) -> bool:
+        found: bool = self._torch.is_closed()
+        return found
+
+    def set_closed(self) -> None:
+        self._torch.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        found: int = self._torch.num_nodes_waiting()
+        return found
+
+    def next_rendezvous(self) -> Any:
+        found = self._torch.next_rendezvous()
+        if found.rank == 0:
+            found.store.set("fiber.round", secrets.token_hex(8))
+        name = found.store.get("fiber.round").decode()
+        return self._formed(name, found.rank, found.world_size)
+
+    def shutdown(self) -> bool:
+        done: bool = self._torch.shutdown()
+        super().shutdown()
+        self._own_forwarder.close()
+        self._backend.close()
+        return done
+
+
+class _Backend:
+    """A ``torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousBackend``."""
+
+    name = NAME
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def get_state(self) -> tuple[bytes, int] | None:
+        found = self._ask(_ASKED.pack(False, 0))
+        return found and found[:2]
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, int, bool] | None:
+        return self._ask(_ASKED.pack(True, token or 0) + state)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, asked: bytes) -> tuple[bytes, int, bool] | None:
+        try:
+            with self._lock:
+                self._connection.send_bytes(asked)
+                if not self._connection.poll(_PATIENCE):
+                    # or a late answer would be taken for that of the next question
+                    self._connection.close()
+                answer = self._connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            msg = "rank 0 of the ring, which has the state of the rendezvous, cannot be reached"
+            api = _torch("distributed.elastic.rendezvous.api")
+            raise api.RendezvousConnectionError(msg) from error
+        is_set, version = _ANSWER.unpack_from(answer)
+        return (answer[_ANSWER.size :], version, is_set) if version else None
+
+
+def _connect(path: str, kind: str, name: str) -> Connection:
+    connection = Client(path, "AF_UNIX")
+    connection.send_bytes(request(kind, name).encode())
+    return connection
+
+
+def _open_store(path: str, name: str) -> tuple[Forwarder, Any]:
+    """A store, by a port of this process that the ranks that torchrun starts reach as well."""
+    forwarder = Forwarder(functools.partial(_connect, path, STORE, name))
+    store = _torch("distributed").TCPStore(
+        LOOPBACK,
+        forwarder.port,
+        is_master=False,
+        timeout=dt.timedelta(seconds=_TIMEOUT),
+    )
+    return forwarder, store
+
+
+def _torch(name: str) -> Any:
+    # rings import this module too, and torch only where it is used
+    return importlib.import_module(f"torch.{name}")

@@ -1,0 +1,180 @@
+"""Somebody without the run's key, who knows every address and port of a ring with torch."""
+
+import datetime as dt
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from base64 import b64encode
+
+import psutil
+import pytest
+
+import require
+from fiber import values
+from fiber.experimental import Ring, RingView
+from fiber.ring import framework as basics
+from fiber.ring.frameworks.torch import Torch
+from fiber.ring.model import Member
+
+pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
+
+#: who dials it is one more host on the network to a socket that listens on 127.0.0.1
+NETWORK = "127.0.0.2"
+
+#: what a torchrun does first
+MEET = """
+import json, os
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+told = {name[4:].lower(): value for name, value in os.environ.items() if name.startswith("PET_")}
+parameters = RendezvousParameters(
+    backend=told["rdzv_backend"], endpoint=told["rdzv_endpoint"], run_id=told["rdzv_id"],
+    min_nodes=2, max_nodes=2, local_addr=told.get("local_addr"),
+    **dict(pair.split("=") for pair in told["rdzv_conf"].split(",")),
+)
+handler = get_rendezvous_handler(parameters)
+print("waits", flush=True)
+found = handler.next_rendezvous()
+print(json.dumps([found.rank, found.world_size]), flush=True)
+handler.shutdown()
+"""
+
+
+@pytest.fixture(autouse=True)
+def torch():
+    require.need_module("torch")
+
+
+@pytest.fixture
+def view():
+    """A live ring as its member with rank 0 sees it."""
+    first = Member(rank=0, ip="127.0.0.1", port=1, host="a")
+    made = RingView(rank=0, members=(first,), name="strange", bounds=(1, 2))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def environ(view):
+    """Of that member, and of all that it starts."""
+    framework = Torch()
+    facts = framework.host(view)
+    return {
+        **basics.common(view),
+        **framework.environ(view, facts),
+        **framework.preferences(view),
+        **framework.enter(view, facts),
+    }
+
+
+def ports(*pids):
+    """Where processes of a ring listen."""
+    return {
+        (one.laddr.ip, one.laddr.port)
+        for one in psutil.net_connections("inet")
+        if one.status == psutil.CONN_LISTEN and one.pid in pids
+    }
+
+
+def is_reached(port):
+    """Whether anybody on the network reaches a port."""
+    try:
+        socket.create_connection((NETWORK, port), 30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def store_at(port):
+    """A store, as whoever runs on this host connects to it."""
+    import torch.distributed as dist
+
+    return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=dt.timedelta(seconds=30))
+
+
+def test_a_stranger_on_the_network_does_not_reach_the_store(environ):
+    port = int(environ["MASTER_PORT"])
+
+    assert not is_reached(port)
+    assert {ip for ip, one in ports(os.getpid()) if one == port} == {"127.0.0.1"}
+    # as those who start in the member do
+    assert environ["MASTER_ADDR"] == "127.0.0.1"
+    store_at(port).set("key", "value")
+    assert store_at(port).get("key") == b"value"
+
+
+class Payload:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def agent(environ):
+    return subprocess.Popen(
+        [sys.executable, "-c", MEET],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_path):
+    path = tmp_path / "executed"
+    state = b64encode(pickle.dumps(Payload(str(path))))
+    with agent(environ) as one:
+        assert one.stdout.readline() == "waits\n"
+        listening = {port for _, port in ports(os.getpid(), one.pid)}
+        reached = [port for port in listening if is_reached(port)]
+        # whoever is on this very host reaches them
+        for store in map(store_at, listening):
+            store.set(f"torch.rendezvous.{environ['PET_RDZV_ID']}", state)
+        with agent(environ) as other:
+            said = [line for process in (one, other) for line in process.stdout]
+
+    assert not path.exists()
+    assert sorted(line for line in said if line != "waits\n") == ["[0, 2]\n", "[1, 2]\n"]
+    assert listening
+    assert reached == []
+
+
+# -- members on several hosts
+
+
+class Apart(Torch):
+    """Torch, whose members believe that each is on a host of its own."""
+
+    name = "apart"
+
+    def enter(self, ring, facts):
+        apart = tuple(values.evolve(one, node=one.rank) for one in ring.members)
+        seen = RingView(rank=ring.rank, members=apart, name=ring.name, bounds=ring.bounds)
+        ring.on_leave(seen.close)
+        return super().enter(seen, facts)
+
+
+def listen(rank, size):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mine = torch.ones(1) * (rank + 1)
+    dist.all_reduce(mine)
+    # and with it gloo's listeners, which are where gloo wants them
+    dist.destroy_process_group()
+    return mine.item(), os.environ["MASTER_PORT"], ports(os.getpid())
+
+
+@pytest.mark.parametrize("framework", [Torch(), Apart()], ids=["together", "apart"])
+def test_members_listen_on_loopback_alone(framework):
+    found = Ring(2, listen, framework=framework).run()
+
+    assert [total for total, *_ in found] == [3.0] * 2
+    assert {ip for *_, listening in found for ip, _ in listening} == {"127.0.0.1"}
+    # of the hosts beside the first one each has a port of its own
+    assert len({port for _, port, _ in found}) == (1 if framework.name == "torch" else 2)

@@ -1,0 +1,52 @@
+"""The rendezvous backend by which the torchruns in a ring's members find each other."""
+
+import struct
+import types
+from importlib.metadata import entry_points
+
+import pytest
+
+from fiber.ring.frameworks import torchrun
+from fiber.ring.frameworks.torchrun import VersionedState
+
+
+def ask(state, version=None, new=b""):
+    """What a torchrun asks: True where the state was replaced, its version, and the state."""
+    answer = state.answer(struct.pack("<?Q", version is not None, version or 0) + new)
+    is_set, found = struct.unpack_from("<?Q", answer)
+    return is_set, found, answer[9:]
+
+
+def test_torchrun_finds_the_backend():
+    (found,) = entry_points(group="torchrun.handlers", name=torchrun.NAME)
+
+    assert callable(found.load()())
+
+
+def test_a_state_is_set_by_the_first_and_replaced_by_those_who_saw_the_last():
+    state = VersionedState()
+
+    assert ask(state) == (False, 0, b"")
+    assert ask(state, 0, b"a") == (True, 1, b"a")
+    assert ask(state, 0, b"b") == (False, 1, b"a")
+    assert ask(state, 1, b"b") == (True, 2, b"b")
+    assert ask(state) == (False, 2, b"b")
+
+
+def made(endpoint, nodes):
+    parameters = types.SimpleNamespace(endpoint=endpoint, max_nodes=nodes, run_id="r.1")
+    return torchrun.get_handler()(parameters)
+
+
+def test_a_torchrun_that_is_in_no_ring_is_told_so():
+    with pytest.raises(ValueError, match="PET_RDZV_ENDPOINT; 'localhost:29400' is none"):
+        made("localhost:29400", 2)
+
+
+def test_a_torchrun_of_fewer_nodes_than_the_ring_has_is_told_so():
+    with pytest.raises(ValueError, match="told of 2 nodes, and rank 2 of the ring is none of them"):
+        made(torchrun.endpoint("/s", 2), 2)
+
+
+def test_a_member_that_runs_one_alone_has_its_only_rank():
+    assert made(torchrun.endpoint("/s", 2), 1).get_backend() == "fiber"

@@ -1,0 +1,218 @@
+"""Ports on loopback whose connections members carry to a server in one of them."""
+
+import multiprocessing.connection
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+import require
+from fiber.experimental import Ring
+from fiber.ring.forwarding import Forwarder, Gateway, Host, Streams, loopback_listener
+
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+#: an address of this host at which a socket of 127.0.0.1 does not listen, and one of all does
+ELSEWHERE = "127.0.0.2"
+
+
+class Server:
+    """A framework's server: sends back what it gets."""
+
+    def __init__(self):
+        self.listener = loopback_listener()
+        self.port = self.listener.getsockname()[1]
+        #: connections that it has, newest last
+        self.connections = []
+        #: a client hung up
+        self.has_ended = threading.Event()
+        self.streams = Streams()
+        self.host = Host(self.serve)
+
+    def serve(self, name, pipe):
+        assert name == "echo"
+        store = socket.create_connection(("127.0.0.1", self.port))
+        connection, _ = self.listener.accept()
+        self.connections.append(connection)
+        threading.Thread(target=self.echo, args=(connection,), daemon=True).start()
+        self.streams.carry(store, pipe)
+
+    def echo(self, connection):
+        with connection:
+            while data := connection.recv(1 << 16):
+                connection.sendall(data)
+        self.has_ended.set()
+
+    def close(self):
+        self.host.close()
+        self.streams.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forwarder(server):
+    made = Forwarder(lambda: server.host.pipes.open("echo"))
+    yield made
+    made.close()
+
+
+def connected(forwarder):
+    made = socket.create_connection(("127.0.0.1", forwarder.port))
+    made.settimeout(30)
+    return made
+
+
+def read(connection, size):
+    found = bytearray()
+    while len(found) < size:
+        data = connection.recv(1 << 16)
+        assert data, f"it hung up after {len(found)} bytes"
+        found += data
+    return bytes(found)
+
+
+def test_what_is_sent_to_the_port_reaches_the_server_and_its_answer_comes_back(forwarder):
+    with connected(forwarder) as one, connected(forwarder) as other:
+        one.sendall(b"one")
+        other.sendall(b"other")
+
+        assert (read(other, 5), read(one, 3)) == (b"other", b"one")
+
+
+def test_much_of_it_arrives_in_order(forwarder):
+    sent = os.urandom(3 << 20)
+
+    with connected(forwarder) as connection:
+        writer = threading.Thread(target=connection.sendall, args=(sent,))
+        writer.start()
+        assert read(connection, len(sent)) == sent
+        writer.join()
+
+
+def test_the_server_hears_of_a_client_that_hung_up(server, forwarder):
+    with connected(forwarder) as connection:
+        connection.sendall(b"x")
+        read(connection, 1)
+
+    assert server.has_ended.wait(30)
+
+
+def test_a_client_hears_of_a_server_that_hung_up(server, forwarder):
+    with connected(forwarder) as connection:
+        connection.sendall(b"x")
+        read(connection, 1)
+        server.connections[0].shutdown(socket.SHUT_RDWR)
+
+        assert connection.recv(1) == b""
+
+
+def test_with_the_forwarder_its_connections_end(forwarder):
+    with connected(forwarder) as connection:
+        connection.sendall(b"x")
+        read(connection, 1)
+
+        forwarder.close()
+
+        assert connection.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        connected(forwarder)
+
+
+def test_clients_are_sent_away_where_the_server_cannot_be_reached():
+    def gone():
+        raise EOFError
+
+    forwarder = Forwarder(gone)
+    with connected(forwarder) as connection:
+        assert connection.recv(1) == b""
+    forwarder.close()
+
+
+def test_nobody_else_on_the_network_reaches_the_port(forwarder):
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((ELSEWHERE, forwarder.port))
+    listening = [
+        one.laddr.ip
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == forwarder.port
+    ]
+    assert listening == ["127.0.0.1"]
+
+
+def test_other_users_of_the_host_are_sent_away(server, forwarder):
+    require.need("root", None if os.geteuid() == 0 else "only root can be another user")
+    require.need("linux", None if sys.platform == "linux" else "the system tells no users")
+    os.seteuid(65534)
+    try:
+        # the kernel notes who made it
+        stranger = socket.socket()
+    finally:
+        os.seteuid(0)
+    stranger.settimeout(30)
+
+    with stranger:
+        stranger.connect(("127.0.0.1", forwarder.port))
+        assert stranger.recv(1) == b""
+    assert server.connections == []
+
+
+# -- for other programs
+
+
+@pytest.fixture
+def gateway(server, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("g") / "socket")
+    made = Gateway(path, server.host.pipes)
+    yield path
+    made.close()
+
+
+def test_a_program_of_this_user_says_what_it_wants_and_gets_it(gateway):
+    with multiprocessing.connection.Client(gateway, "AF_UNIX") as client:
+        client.send_bytes(b"echo")
+        client.send_bytes(b"hello")
+
+        assert client.recv_bytes() == b"hello"
+
+
+def test_a_program_may_forward_connections_in_its_turn(gateway):
+    def connect():
+        client = multiprocessing.connection.Client(gateway, "AF_UNIX")
+        client.send_bytes(b"echo")
+        return client
+
+    forwarder = Forwarder(connect)
+    with connected(forwarder) as connection:
+        connection.sendall(b"hello")
+        assert read(connection, 5) == b"hello"
+    forwarder.close()
+
+
+def test_only_this_user_may_use_the_socket(gateway):
+    assert Path(gateway).stat().st_mode & 0o077 == 0
+
+
+# -- between processes
+
+
+def ask(pipes, rank):
+    with pipes.open("echo") as pipe:
+        pipe.send_bytes(b"%d" % rank)
+        return pipe.recv_bytes()
+
+
+def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(server):
+    pipes = server.host.pipes
+
+    assert Ring(2, lambda rank, size: ask(pipes, rank)).run() == [b"0", b"1"]
