@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -29,6 +30,21 @@ def reduce(rank, size):
     mine = torch.full((10,), float(rank + 1))
     dist.all_reduce(mine)
     return mine[0].item()
+
+def store(rank, size):
+    # what a process writes at its own port all others read at theirs, until strangers have tried
+    import torch.distributed as dist
+
+    port, folder = os.environ["MASTER_PORT"], sys.argv[2]
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(port), is_master=False)
+    store.set(f"from {rank}", str(rank))
+    found = [store.get(f"from {other}").decode() for other in range(size)]
+    with open(f"{folder}/{rank}", "w") as file:
+        file.write(f"{current_ring().me.ip} {port}")
+    os.replace(f"{folder}/{rank}", f"{folder}/up{rank}")
+    while not os.path.exists(f"{folder}/tried"):
+        time.sleep(0.05)
+    return found
 
 def wait(rank, size):
     open(sys.argv[2] + f"/up{rank}", "w").close()
@@ -110,6 +126,23 @@ def test_torch_reduces_over_three_hosts(world, start):
     require.need_module("torch")
 
     assert told(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
+
+
+@pytest.mark.timeout(150)
+def test_torchs_store_is_reached_from_every_host_and_by_no_stranger(world, start, tmp_path):
+    require.need_module("torch")
+    program = start("store", framework="torch")
+    all_up(tmp_path)
+
+    places = [path.read_text().split() for path in tmp_path.glob("up*")]
+    for ip, port in places:
+        # this process is on their network, and has no key
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((ip, int(port)), 10)
+    (tmp_path / "tried").touch()
+
+    assert len({ip for ip, _ in places}) == 3
+    assert told(program)["results"] == [["0", "1", "2"]] * 3
 
 
 @pytest.mark.timeout(150)
