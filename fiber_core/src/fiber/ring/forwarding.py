@@ -38,10 +38,13 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 _PIECE = 256 * 1024
-#: a state in the kernel's tables of connections
+# in the kernel's tables of connections: a state, and what is before addresses of IPv4 in IPv6
 _ESTABLISHED = "01"
+_MAPPED = "0000000000000000FFFF0000"
+# a table changes while it is read, and one that is in it may be left out
+_LOOKS = 3
 #: seconds that a stream gets to end, and a caller to say what it wants
-_PATIENCE = 5.0
+_PATIENCE = 10.0
 
 
 class MessageConnection(Protocol):
@@ -301,25 +304,41 @@ def loopback_listener() -> socket.socket:
 
 def _may_connect(connection: socket.socket) -> bool:
     """True for connections of this user and of root, and where the system does not tell."""
-    if sys.platform != "linux":
-        return True
     try:
-        user = _user_of(connection.getpeername(), connection.getsockname())
+        client, server = connection.getpeername(), connection.getsockname()
     except OSError:
+        # it has hung up
         return False
-    return user in (os.geteuid(), 0)
+    for _ in range(_LOOKS):
+        tables = _tables()
+        if not tables:
+            return True
+        for table in tables:
+            user = _user_of(client, server, table)
+            if user is not None:
+                return user in (os.geteuid(), 0)
+    return False
 
 
-def _user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Whose the client's end of a connection within this host is."""
-    for table, form in (("tcp", "{}"), ("tcp6", "0000000000000000FFFF0000{}")):
+def _tables() -> list[str]:
+    """The kernel's tables of connections, on systems that have them; each may be missing."""
+    found = []
+    for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            wanted = [f"{form.format(_in_hex(ip))}:{port:04X}" for ip, port in (client, server)]
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                # of one that its program has closed the kernel knows no user any more, and says 0
-                if fields[1:4] == [*wanted, _ESTABLISHED]:
-                    return int(fields[7])
+            found.append(Path("/proc/net", name).read_text())
+    return found
+
+
+def _user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
+    """Whose the client's end of a connection within this host is, if it is in a table."""
+    wanted = [f"{_in_hex(ip)}:{port:04X}" for ip, port in (client, server)]
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        # sockets of IPv6 may have addresses of IPv4, as torch's have
+        ends = [end.removeprefix(_MAPPED) for end in fields[1:3]]
+        # of one that its program has closed the kernel knows no user any more, and says 0
+        if ends == wanted and fields[3] == _ESTABLISHED:
+            return int(fields[7])
     return None
 
 
