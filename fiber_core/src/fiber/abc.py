@@ -103,6 +103,9 @@ class Backend(abc.ABC):
 
         One stream a run, resumed by the implementation after a break. The current status of jobs
         submitted before the call comes first. A terminal status is yielded exactly once.
+
+        A job that was told to end, and whose platform answers and does not confirm that for some 20 s
+        after its grace, has failed for the reason NODE_LOST: a host that is lost confirms nothing.
         """
 
     @abc.abstractmethod

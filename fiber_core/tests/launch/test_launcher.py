@@ -11,7 +11,10 @@ import pytest
 from dispatch_world import FakeReactor, until
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
 from fiber.launch import bootstrap, modules
-from fiber.launch.launcher import Launcher
+from fiber.launch.job.orders import supervisor_ident
+from fiber.launch.launcher import UNCONFIRMED, Launcher
+from fiber.launch.supervisor import messages
+from fiber.launch.supervisor.protocol import encode
 from fiber.model import (
     BackendInfo,
     Capabilities,
@@ -344,6 +347,110 @@ class TestSignals:
     def test_kill_is_the_whole_job(self, launcher, runtime):
         launcher.launch(Process(), processes=2).kill()
         assert runtime.backend.calls == [("kill", "1")]
+
+
+class Clock:
+    """The seconds of a launcher, which a test lets pass one by one."""
+
+    def __init__(self, runtime, monkeypatch):
+        self._runtime = runtime
+        self._now = 1000.0
+        time = SimpleNamespace(monotonic=lambda: self._now)
+        for module in ("launcher", "overseer"):
+            monkeypatch.setattr(f"fiber.launch.{module}.time", time)
+
+    def pass_by(self, seconds, *, at_once=False):
+        for step in [seconds] if at_once else [1.0] * round(seconds):
+            self._now += step
+            self._runtime.reactor.go_off()
+
+
+class TestUnconfirmedEnds:
+    @pytest.fixture
+    def clock(self, runtime, monkeypatch):
+        return Clock(runtime, monkeypatch)
+
+    @pytest.fixture
+    def far(self, runtime):
+        """A launcher of jobs that have a supervisor of their own."""
+        runtime.info = BackendInfo(
+            name="fake", load=lambda _: None, capabilities=Capabilities(same_host=True)
+        )
+        launcher = Launcher(runtime)
+        yield launcher
+        runtime.backend.told.put(None)
+        launcher.close()
+
+    @pytest.mark.parametrize("how", ["terminate", "kill"])
+    def test_a_job_that_was_never_up_is_lost_for_whoever_joins_it(self, far, clock, how):
+        child = far.launch(Process())
+        getattr(child, how)()
+        clock.pass_by(UNCONFIRMED)
+        assert child.returncode is None
+        clock.pass_by(2)
+        assert child.wait(20) == 1
+        assert child.status.reason == Reason(ReasonKind.NODE_LOST)
+        assert "has not confirmed that within 30 s" in child.status.message
+        assert far.alive() == []
+
+    def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
+        child = launcher.launch(Process(), processes=2)
+        child.kill()
+        clock.pass_by(UNCONFIRMED + 2)
+        assert child.wait(20) == 1
+
+    def test_killing_it_again_does_not_put_that_off(self, far, clock):
+        child = far.launch(Process())
+        for _ in range(8):
+            child.kill()
+            clock.pass_by(4)
+        assert child.wait(20) == 1
+
+    def test_nor_does_a_platform_that_cannot_be_asked(self, far, runtime, clock):
+        def refuse(_):
+            raise BackendUnavailableError("away")
+
+        runtime.backend.kill = refuse
+        child = far.launch(Process())
+        with pytest.raises(BackendUnavailableError):
+            child.kill()
+        clock.pass_by(UNCONFIRMED + 2)
+        assert child.wait(20) == 1
+
+    def test_what_the_platform_says_in_time_counts(self, far, runtime, clock):
+        child = far.launch(Process())
+        child.kill()
+        clock.pass_by(UNCONFIRMED - 1)
+        runtime.backend.told.put((child.job, KILLED))
+        assert child.wait(20) == -9
+        clock.pass_by(5)
+        assert child.status == KILLED
+        assert runtime.reactor.timers == []
+
+    def test_nobody_is_judged_by_a_program_that_was_stopped_itself(self, far, runtime, clock):
+        child = far.launch(Process())
+        child.kill()
+        clock.pass_by(1000, at_once=True)
+        assert child.returncode is None
+        runtime.backend.told.put((child.job, KILLED))
+        assert child.wait(20) == -9
+
+    def test_one_whose_supervisor_has_connected_is_judged_by_its_lease(self, far, clock):
+        child = far.launch(Process())
+        child.kill()
+        supervisor = FakePeer(supervisor_ident(child.ident))
+        far.on_message(supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping()))))
+        for _ in range(40):
+            far.on_message(
+                supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
+            )
+            clock.pass_by(1)
+        assert child.returncode is None
+
+    def test_one_that_nobody_asked_to_end_is_waited_for(self, far, clock):
+        child = far.launch(Process())
+        clock.pass_by(100)
+        assert child.returncode is None
 
 
 class TestSilence:

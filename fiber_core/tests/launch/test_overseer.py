@@ -38,6 +38,7 @@ RUNS = JobStatus(
 EXITED = JobStatus(
     state=JobState.FAILED, exit_code=3, reason=Reason(ReasonKind.EXIT, 3), host="itself"
 )
+LOST = JobStatus(state=JobState.FAILED, reason=Reason(ReasonKind.NODE_LOST), host="node")
 KILLED = JobStatus(
     state=JobState.FAILED, exit_code=137, reason=Reason(ReasonKind.EXIT, 137), host="node"
 )
@@ -240,6 +241,20 @@ class TestTheFirstWordCounts:
         world.overseer.on_peer_lost(world.peer)
         assert world.told[-1].exit_code == -9
         assert world.told[-1].processes[0].exit_code == -9
+
+    def test_a_host_that_is_lost_to_its_platform_alone_goes_on(self, world):
+        world.says(reported(RUNS))
+        world.platform(LOST)
+        world.reactor.advance(3600)
+        assert [status.state for status in world.told] == [JobState.RUNNING]
+        world.says(reported(EXITED))
+        assert world.told[-1].exit_code == 3
+
+    def test_until_its_supervisor_is_gone_too(self, world):
+        world.says(reported(RUNS))
+        world.platform(LOST)
+        world.overseer.on_peer_lost(world.peer)
+        assert world.told[-1].reason == Reason(ReasonKind.NODE_LOST)
 
     def test_or_has_nothing_more_to_say(self, world):
         world.says(reported(RUNS))

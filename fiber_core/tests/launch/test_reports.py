@@ -87,11 +87,13 @@ class TestEndsWithoutReport:
 
 
 def test_a_lost_lease_ends_what_lived():
-    found = reports.lost(REPORTED, host="node 1", words="nothing was heard")
+    found = reports.lost(
+        REPORTED, Reason(ReasonKind.LEASE), host="node 1", words="nothing was heard"
+    )
     assert (found.state, found.reason) == (JobState.FAILED, Reason(ReasonKind.LEASE))
     assert [p.state for p in found.processes] == [JobState.FAILED, JobState.SUCCEEDED]
     assert not found.reason.counts_as_attempt
-    assert reports.lost(None, host="", words="w").host is None
+    assert reports.lost(None, Reason(ReasonKind.LEASE), host="", words="w").host is None
 
 
 class TestDiagnosis:

@@ -65,6 +65,10 @@ class FakeWitness(HostWitness):
     def cut_events(self):
         self.platform.cut_events()
 
+    def lost_host(self):
+        self.platform.unconfirmed = 0.1
+        return self.platform.lost_host()
+
 
 def make(context, platform):
     return FakeBackend(attrs.evolve(context, providers={"fake": FakeProvider()}), platform)
@@ -160,6 +164,15 @@ class KnowsEveryJob(FakeBackend):
             super().terminate(job, grace=grace)
 
 
+class WaitsForLostHosts(FakeBackend):
+    """Nobody is told of the end of a job whose host does not confirm it."""
+
+    def events(self, run_id):
+        for job, status in super().events(run_id):
+            if status.reason != Reason(ReasonKind.NODE_LOST):
+                yield job, status
+
+
 class UsesAShell(FakeBackend):
     def submit(self, spec):
         argv = ("/bin/sh", "-c", " ".join(f'"{word}"' for word in spec.argv))
@@ -225,6 +238,18 @@ def test_the_kit_finds_a_secret_that_others_see(caplog):
             "test_private_bytes_arrive_and_are_seen_by_nobody_else",
             caplog=caplog,
             size=16,
+        )
+
+
+def test_the_kit_finds_a_backend_that_waits_for_a_lost_host():
+    backend = WaitsForLostHosts()
+    with pytest.raises(AssertionError, match="its end of .* was not told"):
+        run(
+            backend,
+            "test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost",
+            witness=FakeWitness(backend.platform),
+            measure=lambda what, number: None,
+            how="kill",
         )
 
 

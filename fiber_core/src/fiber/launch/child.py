@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import StartError
+from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 if TYPE_CHECKING:
     from fiber.launch.launcher import Launcher
     from fiber.transport.endpoint import Peer
+
+log = logging.getLogger("fiber")
 
 _NEVER_CAME_UP = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
 
@@ -29,7 +33,11 @@ ORPHANED = JobStatus(
 
 
 class Child:
-    """One job of one process object. Thread-safe; every wait ends with the job."""
+    """One job of one process object. Thread-safe; every wait ends with the job.
+
+    The end of a job that was asked to end is told within a bound, whatever its platform does: see
+    :data:`fiber.launch.launcher.UNCONFIRMED`.
+    """
 
     #: the stdlib's pickling support asks for it
     method = "fiber"
@@ -94,8 +102,15 @@ class Child:
 
     def terminate(self) -> None:
         """Ask it to end; nothing where it has ended."""
-        if not self._has_ended():
+        if self._has_ended():
+            return
+        try:
             self._launcher.terminate(self)
+        except FiberError as error:
+            # the interpreter ends its daemons so at its exit, and an error would keep it from the rest
+            if not util.is_exiting():
+                raise
+            log.warning("fiber: %s could not be asked to end: %s", self.name, error)
 
     def kill(self) -> None:
         """End it at once; nothing where it has ended."""

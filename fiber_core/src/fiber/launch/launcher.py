@@ -9,17 +9,28 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber.exceptions import WireError
-from fiber.launch import bootstrap, modules, preloads, rundir
+from fiber.launch import bootstrap, modules, preloads, reports, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
+from fiber.launch.lease import INTERVAL, LeaseTable
 from fiber.launch.preparation import Program
-from fiber.model import Gang, JobSpec, JobState, JobStatus, ResourceRequest, Volume
+from fiber.model import (
+    Gang,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Volume,
+)
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
@@ -31,6 +42,10 @@ if TYPE_CHECKING:
     from fiber.transport.reactor import Timer
 
 log = logging.getLogger("fiber")
+
+#: seconds that a platform has to confirm the end of a job that it was asked to end and that is not
+#: connected; a platform that loses hosts tells of their jobs itself, sooner
+UNCONFIRMED = 30.0
 
 
 class Launcher:
@@ -45,6 +60,9 @@ class Launcher:
         self._payloads: dict[str, tuple[list[wire.Buffer], Child]] = {}
         # processes that run and have not said hello
         self._expected: dict[str, Timer] = {}
+        #: jobs that the platform was asked to end
+        self._ending: LeaseTable[str] = LeaseTable(lease=UNCONFIRMED, silence=UNCONFIRMED)
+        self._timer: Timer | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._preloads = preloads.Teller(runtime.backend)
@@ -305,6 +323,7 @@ class Launcher:
         """A child has ended, or never began."""
         with self._lock:
             self._children.pop(child.ident, None)
+            self._ending.drop(child.ident)
             self._cancel_timer(child)
             if child.job is not None:
                 self._by_job.pop(child.job.id, None)
@@ -347,6 +366,7 @@ class Launcher:
             for index in range(child.processes):
                 self.signal(child, index, signal.SIGTERM)
         elif not self._overseer.signal(child, None, signal.SIGTERM):
+            self._expect_end(child)
             self._runtime.backend.terminate(child.job)
 
     def kill(self, child: Child) -> None:
@@ -354,7 +374,41 @@ class Launcher:
         if child.job is None:
             return
         if self._overseer is None or not self._overseer.kill(child):
+            self._expect_end(child)
             self._runtime.backend.kill(child.job)
+
+    # -- ends that nobody confirms
+
+    def _expect_end(self, child: Child) -> None:
+        """The platform is about to be asked to end a job: whoever joins it is told within a bound.
+
+        A host that was lost confirms nothing, and of a job that was never up nobody else tells.
+        """
+        with self._lock:
+            if child.ident not in self._children or child.ident in self._ending:
+                return
+            self._ending.joined(child.ident, time.monotonic())
+            if self._timer is None:
+                self._timer = self._runtime.reactor.call_later(INTERVAL, self._look)
+
+    def _look(self) -> None:
+        with self._lock:
+            expired = self._ending.look(time.monotonic())
+            again = len(self._ending) > 0 and not self._runtime.closing
+            self._timer = self._runtime.reactor.call_later(INTERVAL, self._look) if again else None
+            silent = {
+                one.key: self._children[one.key] for one in expired if one.key in self._children
+            }
+        for child in silent.values():
+            if self._overseer is None or not self._overseer.has_lease(child):
+                self._end_unconfirmed(child)
+
+    def _end_unconfirmed(self, child: Child) -> None:
+        words = f"it was to end, and its platform has not confirmed that within {UNCONFIRMED:g} s"
+        log.warning("fiber: %s is given up: %s", child.name, words)
+        reason = Reason(ReasonKind.NODE_LOST)
+        lost = reports.lost(child.status, reason, host=child.host, words=words)
+        self._changed(child.job, child, lost)
 
     def alive(self) -> list[Child]:
         """The children that have not ended."""

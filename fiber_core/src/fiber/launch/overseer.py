@@ -19,7 +19,7 @@ from fiber.launch.shown import Shown
 from fiber.launch.sources import Sources
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.protocol import Decoder, encode
-from fiber.model import JobState, JobStatus
+from fiber.model import JobState, JobStatus, Reason, ReasonKind
 from fiber.transport import codec, wire
 from fiber.transport.wire import Kind
 
@@ -259,6 +259,9 @@ class Overseer:
             if not status.state.is_terminal:
                 return reports.during(far.reported, status)
             if far.peer is not None:
+                if status.reason == Reason(ReasonKind.NODE_LOST):
+                    # nobody knows there, and its supervisor does: it lives, until its lease is over
+                    return None
                 # its last words may be on their way still
                 self._later(far, _LAST_REPORT, lambda: self._end_by_platform(far))
                 return None
@@ -320,6 +323,11 @@ class Overseer:
 
     # -- leases ---------------------------------------------------------------------------------
 
+    def has_lease(self, child: Child) -> bool:
+        """True for a job whose supervisor has connected: its silence is what ends it."""
+        with self._lock:
+            return supervisor_ident(child.ident) in self._leases
+
     def _look(self) -> None:
         with self._lock:
             expired = self._leases.look(time.monotonic())
@@ -338,7 +346,8 @@ class Overseer:
         def act() -> None:
             # first, so that what it did is not done twice where that can be helped
             self._kill_by_platform(far)
-            self._tell(far.child, reports.lost(far.reported, host=far.child.host, words=words))
+            reason, host = Reason(ReasonKind.LEASE), far.child.host
+            self._tell(far.child, reports.lost(far.reported, reason, host=host, words=words))
 
         self._beside(act)
 

@@ -135,9 +135,15 @@ def of_platform(
     )
 
 
-def lost(reported: JobStatus | None, *, host: str, words: str) -> JobStatus:
-    """The end of a job whose lease has run out."""
-    reason = Reason(ReasonKind.LEASE)
+def lost(reported: JobStatus | None, reason: Reason, *, host: str, words: str) -> JobStatus:
+    """The end of a job that is given up: nobody can tell how it ended.
+
+    Args:
+        reported: what was known of it last, if anything.
+        reason: why it is given up.
+        host: where it was; "" where that is not known.
+        words: the same for people.
+    """
     before: Sequence[ProcessStatus] = () if reported is None else reported.processes
     processes = tuple(
         p

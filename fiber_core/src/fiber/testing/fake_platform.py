@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -41,6 +42,8 @@ class FakePlatform:
         self.available = True
         #: how many requests it was sent
         self.calls = 0
+        #: seconds after which a job that was to end on a lost host counts as ended; None: it never does
+        self.unconfirmed: float | None = 20.0
         self._cuts = 0
         self._changed = threading.Condition(threading.RLock())
         self._jobs: dict[str, FakeJob] = {}
@@ -49,6 +52,7 @@ class FakePlatform:
         self._numbers = itertools.count(1)
         self._refusal: str | None = None
         self._held = False
+        self._is_host_lost = False
         self._kinds = {device.kind for device in devices}
         self._allocator = Allocator(devices)
 
@@ -66,6 +70,15 @@ class FakePlatform:
         """Start the jobs that were held."""
         self._held = False
         self._start_waiting()
+
+    @contextlib.contextmanager
+    def lost_host(self) -> Iterator[None]:
+        """In this block jobs are placed on a host that is lost: it starts none and confirms no end."""
+        self._is_host_lost = True
+        try:
+            yield
+        finally:
+            self._is_host_lost = False
 
     def obscure(self, job: Job) -> None:
         """Report UNKNOWN for a job, whatever becomes of it, until :meth:`reveal`."""
@@ -115,7 +128,8 @@ class FakePlatform:
             if allocation is not None:
                 # only asked whether it can ever be had; granted when it starts
                 self._allocator.release(job.id)
-            self._jobs[job.id] = FakeJob(self, job, spec, providers)
+            made = FakeJob(self, job, spec, providers, is_host_lost=self._is_host_lost)
+            self._jobs[job.id] = made
             self._publish(job, JobStatus(state=JobState.PENDING, host=_HOST))
         self._start_waiting()
         return job
@@ -150,6 +164,7 @@ class FakePlatform:
         found = [self._jobs[job.id] for job in jobs if job.id in self._jobs]
         for job in found:
             job.kill()
+            job.give_up()
         for job in found:
             assert job.ended.wait(_END_PATIENCE), f"{job.job} did not end by SIGKILL"
         if forget:
@@ -247,7 +262,7 @@ class FakePlatform:
     def _start_waiting(self) -> None:
         with self._changed:
             for job in list(self._jobs.values()):
-                if self._held or job.was_started or job.ended.is_set():
+                if self._held or job.was_started or job.is_host_lost or job.ended.is_set():
                     continue
                 allocation = self._allocator.allocate(job.job.id, job.spec.resources.devices)
                 if allocation is not None:
@@ -273,9 +288,12 @@ class FakeJob:
         job: Job,
         spec: JobSpec,
         providers: Mapping[str, ResourceProvider],
+        *,
+        is_host_lost: bool,
     ) -> None:
         self.job = job
         self.spec = spec
+        self.is_host_lost = is_host_lost
         self.lines = Lines()
         #: what the platform says of it
         self.status = JobStatus(state=JobState.PENDING, host=_HOST)
@@ -313,14 +331,16 @@ class FakeJob:
                 return
             for process in self._processes:
                 process.signal(signal.SIGTERM, group=True)
-            timer = threading.Timer(grace, self.kill)
-            timer.daemon = True
-            self._timers.append(timer)
-            timer.start()
+            self._later(grace, self.kill)
 
     def kill(self) -> None:
         """SIGKILL."""
         with self._lock:
+            if self.is_host_lost:
+                seconds = self._platform.unconfirmed
+                if seconds is not None and not (self._timers or self.ended.is_set()):
+                    self._later(seconds, self.give_up)
+                return
             if not self.was_started and not self.ended.is_set():
                 self.was_started = True
                 code = -signal.SIGKILL
@@ -337,8 +357,21 @@ class FakeJob:
             for process in self._processes:
                 process.signal(signal.SIGKILL, group=True)
 
+    def give_up(self) -> None:
+        """The end of a job whose host is lost."""
+        with self._lock:
+            if self.is_host_lost and not self.ended.is_set():
+                message = f"it was to end, and {_HOST} has not confirmed that"
+                reason = Reason(ReasonKind.NODE_LOST)
+                self._finish(
+                    JobStatus(state=JobState.FAILED, reason=reason, message=message, host=_HOST)
+                )
+
     def signal(self, index: int, number: int) -> None:
-        """A signal to one process."""
+        """A signal to one process; the only one of a job that was not started ends with the job."""
+        is_for_all = len(self._processes) == 1
+        if is_for_all and not self.was_started and number in (signal.SIGTERM, signal.SIGKILL):
+            self.kill()
         self._processes[index].signal(number)
 
     def end_for(self, reason: Reason, message: str) -> None:
@@ -352,6 +385,12 @@ class FakeJob:
         with self._lock:
             self._obscured = obscured
             self._tell()
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
 
     def _on_process(self, _: FakeProcess) -> None:
         with self._lock:

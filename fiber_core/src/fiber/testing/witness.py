@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ class Witness:
 
     def cut_events(self) -> None:
         """Break the connection by which the backend hears of events; it may make a new one."""
+        raise NotImplementedError
+
+    def lost_host(self) -> AbstractContextManager[object]:
+        """In the block, jobs are placed on a host that is lost: it starts none, and confirms no end.
+
+        A node without power that its cluster still takes for ready, say. The backend tells the host of
+        such a job while it is pending.
+        """
         raise NotImplementedError
 
     def can(self, name: str) -> bool:

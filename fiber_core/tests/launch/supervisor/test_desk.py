@@ -1,5 +1,6 @@
 """What is asked on channels: each reaches the jobs of its own process and no others."""
 
+import signal
 import threading
 
 import pytest
@@ -186,6 +187,28 @@ def test_a_job_that_waits_can_be_ended(toys, supervised):
     assert supervised.end(second).exit_code == -9
     assert supervised.end(third).exit_code == -15
     assert "before it was started" in supervised.end(third).message
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_that_ends_programs_ends_a_job_that_waits(toys, supervised, number):
+    toys()
+    supervised.ready("wait", resources=wants(2))
+    waiting = supervised.submit("wait", resources=wants(1))
+
+    supervised.client.signal(waiting.job_id, 0, number)
+
+    assert supervised.end(waiting).exit_code == -number
+
+
+def test_a_signal_to_one_process_of_a_job_that_waits_leaves_the_others(toys, supervised):
+    toys()
+    holder = supervised.ready("wait", resources=wants(2))
+    waiting = supervised.submit("exit_with", b"\0\0", resources=wants(1), processes=2)
+
+    supervised.client.signal(waiting.job_id, 1, signal.SIGKILL)
+    supervised.client.kill(holder.job_id)
+
+    assert supervised.end(waiting).exit_code == 0
 
 
 def test_more_devices_than_there_are_is_refused_at_once(toys, supervised):

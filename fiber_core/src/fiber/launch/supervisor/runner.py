@@ -31,6 +31,7 @@ _MB = 1 << 20
 #: many there are
 _REMOVAL = 0.05
 _REMOVALS = 100
+_ENDING = frozenset({signal.SIGTERM, signal.SIGKILL})
 
 
 class JobRunner:
@@ -222,7 +223,15 @@ class JobRunner:
     # -- ending -----------------------------------------------------------------------------
 
     def signal(self, entry: JobEntry, index: int | None, signum: int, *, group: bool) -> None:
-        """Signal one process of a job or all of them, alone or with their groups."""
+        """Signal one process of a job or all of them, alone or with their groups.
+
+        A job that waits for its devices has no process that a signal would reach. Where SIGTERM or
+        SIGKILL is for all of it, it ends at once and never starts.
+        """
+        is_for_all = index is None or len(entry.processes) == 1
+        if entry.waiting and is_for_all and signum in _ENDING:
+            self._abandon(entry, signum)
+            return
         for process in entry.processes:
             if process.pid is None or process.state.is_terminal:
                 continue

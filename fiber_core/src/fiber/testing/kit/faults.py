@@ -85,6 +85,27 @@ class Faults(Programs):
         assert kit.end(after).exit_code == 3
         measure("seconds until events go on", time.monotonic() - since)
 
+    @pytest.mark.parametrize("how", ["kill", "terminate"])
+    def test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost(
+        self, kit: Driver, witness: Witness | None, measure: Measure, how: str
+    ) -> None:
+        sees = self.asking(witness, "lost_host")
+        with sees.lost_host():
+            job = kit.submit(programs.sleep_forever())
+            kit.until(job, lambda status: status.host is not None, "a host")
+
+            since = time.monotonic()
+            getattr(kit.backend, how)(job)
+            status = kit.end(job)
+
+            measure("seconds until an end that nobody confirms is told", time.monotonic() - since)
+            assert status.state is JobState.FAILED
+            assert status.reason is not None
+            assert status.reason.kind is ReasonKind.NODE_LOST
+            # it is ended for whoever asks, and for a second time nobody is told
+            getattr(kit.backend, how)(job)
+            assert kit.backend.status([job])[0].state is JobState.FAILED
+
     @pytest.mark.timeout(300)
     def test_a_killed_worker_loses_no_task(
         self, program: Callable[..., Master], measure: Measure

@@ -1,0 +1,68 @@
+"""Jobs that are ended before they are up, on hosts that confirm nothing: whoever joins them is told."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BEGIN = """
+    import fiber
+    from fiber import runtime
+    from fiber.launch import launcher
+
+    if __name__ == "__main__":
+        launcher.UNCONFIRMED = 1.0
+        platform = runtime.current().backend.platform
+        platform.unconfirmed = None
+"""
+PROGRAMS = {
+    "a process that was killed": """
+        with platform.lost_host():
+            process = fiber.Process(target=print)
+            process.start()
+        process.kill()
+        process.join()
+        print(process.exitcode, process._popen.status.reason)
+    """,
+    "a daemon that the interpreter ends": """
+        with platform.lost_host():
+            fiber.Process(target=print, daemon=True).start()
+        print("1 NODE_LOST")
+    """,
+    "a daemon whose platform cannot be asked at the end": """
+        with platform.lost_host():
+            fiber.Process(target=print, daemon=True).start()
+        platform.available = False
+        print("1 NODE_LOST")
+    """,
+    "workers of a pool that is closed": """
+        with fiber.Pool(1) as pool:
+            pool.apply(abs, (-1,))
+            with platform.lost_host():
+                pool.resize(3)
+                while len(fiber.active_children()) < 3:
+                    time.sleep(0.01)
+            pool.close()
+            pool.join()
+        print("1 NODE_LOST")
+    """,
+}
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_program_ends(far, tmp_path, what):
+    script = tmp_path / "program.py"
+    text = textwrap.dedent(BEGIN) + textwrap.indent(textwrap.dedent(PROGRAMS[what]), "    ")
+    script.write_text("import time\n" + text)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**far.environ(), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1 NODE_LOST\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "has not confirmed that" in done.stderr
