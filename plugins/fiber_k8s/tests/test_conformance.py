@@ -3,6 +3,7 @@
 Pods are containers of an engine of the tests' own; the API server is emulated.
 """
 
+import contextlib
 import time
 
 import attrs
@@ -49,6 +50,16 @@ class ClusterWitness(HostWitness):
 
     def cut_events(self):
         self._cluster.cut_watches()
+
+    @contextlib.contextmanager
+    def lost_host(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fiber_k8s.ends._UNCONFIRMED", 1.0)
+            self._cluster.node_silent("one")
+            try:
+                yield
+            finally:
+                self._cluster.node_back("one")
 
 
 @pytest.mark.timeout(300)

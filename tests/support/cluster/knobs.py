@@ -276,6 +276,10 @@ class Knobs:
         """A node is cut off: its processes go on, its pods are said to be not ready."""
         self.call(lambda: self._parts.nodes.lose(node))
 
+    def node_silent(self, node: str) -> None:
+        """A node is cut off, and still said to be ready: pods are bound to it, and never run."""
+        self.call(lambda: self._parts.kubelet.lose(node))
+
     def node_back(self, node: str) -> None:
         """A node that was lost is there again."""
         self.call(lambda: self._parts.nodes.regain(node))

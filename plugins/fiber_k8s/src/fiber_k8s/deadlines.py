@@ -23,11 +23,12 @@ class Deadlines:
         self._closed = False
 
     def set(self, key: Hashable, seconds: float, call: Callable[[], None]) -> None:
-        """Have a call run, unless its key has one already."""
+        """Have a call run, unless its key has one already that comes sooner."""
+        when = time.monotonic() + seconds
         with self._changed:
-            if self._closed or key in self._calls:
+            if self._closed or (key in self._calls and self._calls[key][0] <= when):
                 return
-            self._calls[key] = (time.monotonic() + seconds, call)
+            self._calls[key] = (when, call)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()

@@ -30,9 +30,11 @@ from fiber_k8s.status import (
     as_killed,
     doubt_of,
     gone,
+    grace_left,
     is_leaving,
     is_slow,
     job_of,
+    lost,
     status_of,
     with_words,
 )
@@ -48,6 +50,11 @@ _STARTED_NOT = 127
 _LOOK = 1.0
 #: seconds between two looks at whether a node for a pod may come
 _SCALING = 60.0
+#: seconds after a pod's grace within which its node has to confirm its end; the core gives up later
+#: what nobody confirms, see fiber.launch.launcher
+_UNCONFIRMED = 20.0
+#: with the name of a pod, the key of that deadline
+_LEAVING = "leaving"
 _FOR_EVER = (
     "fiber: pod %s may wait for ever: the cluster's scheduler does not say whether a node could "
     "take it, were all others gone, and nodes may not be listed (fiber k8s rbac --nodes lets them be)"
@@ -91,6 +98,8 @@ class Ends:
         self._there: dict[str, Mapping[str, str]] = {}
         #: pods whose end is about to be told
         self._ending: set[str] = set()
+        #: those of them that are there whose nodes do not confirm their end: nobody waits for it
+        self._lost: set[str] = set()
         #: pods that were asked to end from here: nobody asks why they did
         self._asked: set[str] = set()
         #: those of them that were to be killed
@@ -114,6 +123,12 @@ class Ends:
             self._end(job, status, pod)
             return
         self._feed.publish(job, status)
+        if is_leaving(pod):
+            self._deadlines.set(
+                (job.id, _LEAVING),
+                grace_left(pod, self._client.now()) + _UNCONFIRMED,
+                functools.partial(self._confirm, job),
+            )
         if is_slow(pod) and self._starter.is_mine(job.id):
             self._slow.add(job, status)
         doubt = doubt_of(pod)
@@ -131,9 +146,11 @@ class Ends:
         """A pod's object was deleted."""
         job = job_of(self._backend, pod)
         self._slow.drop(job.id)
+        self._deadlines.drop((job.id, _LEAVING))
         with self._changed:
             is_told = job.id in self._ending
             self._there.pop(job.id, None)
+            self._lost.discard(job.id)
             self._asked.discard(job.id)
             self._killed.discard(job.id)
             self._changed.notify_all()
@@ -145,8 +162,8 @@ class Ends:
 
     def ended(self, job: Job) -> None:
         """A job's end was told."""
-        for doubt in Doubt:
-            self._deadlines.drop((job.id, doubt))
+        for key in (*Doubt, _LEAVING):
+            self._deadlines.drop((job.id, key))
 
     def asked(self, job_id: str, *, kill: bool) -> bool:
         """A job is asked to end, or is killed; True where it was asked before, and not killed."""
@@ -212,7 +229,7 @@ class Ends:
                 self._changed.wait_for(lambda: not self._left(wanted), min(left, _LOOK))
             # one that was created a moment ago may not have been told of yet, and of those of other
             # programs nobody tells
-            if not self._client.pods(selector):
+            if all(pod["metadata"]["name"] in self._lost for pod in self._client.pods(selector)):
                 # of their ends it is told in a moment
                 with self._changed:
                     self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
@@ -231,7 +248,8 @@ class Ends:
         return [
             name
             for name, labels in self._there.items()
-            if all(labels.get(key) == value for key, value in wanted.items())
+            if name not in self._lost
+            and all(labels.get(key) == value for key, value in wanted.items())
         ]
 
     def _end(self, job: Job, status: JobStatus, pod: Mapping[str, Any]) -> None:
@@ -296,6 +314,32 @@ class Ends:
         failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_STARTED_NOT)
         self._feed.publish(job, failed)
         self._delete(job.id)
+
+    def _confirm(self, job: Job) -> None:
+        """A pod was to end, and its node has had the time to confirm that it did."""
+        path, what = self._client.path("pods", job.id), f"read pod {job.id}"
+        try:
+            pod = self._client.call("GET", path, what, again=lambda _: False)
+        except FiberError as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                # of which the stream is about to tell
+                return
+            # a cluster that cannot be asked proves nothing, and once it can, its nodes may tell first
+            log.debug("fiber: the end of pod %s is not confirmed: %s", job.id, error)
+            again = functools.partial(self._confirm, job)
+            self._deadlines.set((job.id, _LEAVING), _UNCONFIRMED, again)
+            return
+        status = status_of(pod)
+        if status.state.is_terminal or pod["metadata"].get("uid") != job.data["uid"]:
+            return
+        with self._changed:
+            self._lost.add(job.id)
+            self._changed.notify_all()
+        found = lost(pod)
+        if status.state is JobState.PENDING:
+            # of one that ran the core has heard, and misses it before
+            log.warning("fiber: pod %s is given up: %s", job.id, found.message)
+        self._feed.publish(job, found)
 
     def _may_come(self, job: Job, doubt: Doubt, pod: Mapping[str, Any]) -> bool:
         """Whether a node for a pod is on its way, or there is one where others are now."""

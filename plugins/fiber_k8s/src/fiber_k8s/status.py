@@ -22,9 +22,11 @@ __all__ = [
     "as_killed",
     "doubt_of",
     "gone",
+    "grace_left",
     "is_leaving",
     "is_slow",
     "job_of",
+    "lost",
     "parse_time",
     "status_of",
     "with_words",
@@ -157,6 +159,25 @@ def is_slow(pod: Mapping[str, Any]) -> bool:
 def is_leaving(pod: Mapping[str, Any]) -> bool:
     """True for a pod that was told to end."""
     return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def grace_left(pod: Mapping[str, Any], now: float) -> float:
+    """Seconds that the processes of a pod which was told to end have left.
+
+    Args:
+        pod: as the API has it.
+        now: seconds since the epoch, by the cluster's clock.
+    """
+    # the API writes down when the grace is over
+    end = parse_time((pod.get("metadata") or {}).get("deletionTimestamp"))
+    return 0.0 if end is None else max(0.0, end - now)
+
+
+def lost(pod: Mapping[str, Any]) -> JobStatus:
+    """The end of a pod that was to end, and whose node does not confirm that it did."""
+    host = (pod.get("spec") or {}).get("nodeName")
+    words = f"it was to end, and {host or 'its node'} does not confirm it: the node, or the way there, is lost"  # fmt: skip
+    return _failed(ReasonKind.NODE_LOST, words, _KILLED, host)
 
 
 def gone(pod: Mapping[str, Any]) -> JobStatus:

@@ -1,0 +1,168 @@
+"""Nodes that are lost confirm no end: what was to end there has ended for whoever waits for it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from cluster import Act, Cluster
+from fiber.model import JobState, Reason, ReasonKind
+from k8s_site import Site
+from transport_world import until
+
+LOST = Reason(ReasonKind.NODE_LOST)
+
+
+@pytest.fixture
+def site(scripts):
+    """A cluster of one node, which tests lose."""
+    with Cluster.start(script=scripts, nodes=["only"]) as cluster:
+        site = Site(cluster, scripts)
+        yield site
+        cluster.node_back("only")
+        site.close()
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Seconds for which a node may be silent."""
+
+    def be(seconds):
+        monkeypatch.setattr("fiber_k8s.ends._UNCONFIRMED", seconds)
+
+    be(0.2)
+    return be
+
+
+def stranded(site, backend):
+    """A job whose pod is bound to a node that is lost, and never runs."""
+    site.cluster.node_silent("only")
+    job = site.start(backend)
+    backend.told.until(job, lambda status: status.host == "only")
+    return job
+
+
+def reads_a_pod(call):
+    return call.verb == "get" and call.resource == "pods"
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+def test_a_pod_that_never_ran_is_lost_once_it_was_to_end(site, backend, patience, how, caplog):
+    job = stranded(site, backend)
+
+    getattr(backend, how)(job)
+
+    status = backend.told.end(job)
+    assert (status.state, status.reason, status.host) == (JobState.FAILED, LOST, "only")
+    assert "only does not confirm it" in status.message
+    assert backend.status([job])[0] == status
+    assert list(backend.logs(job, follow=True)) == []
+    assert site.cluster.get("pods", job.id)["metadata"]["deletionTimestamp"]
+    assert f"pod {job.id} is given up: it was to end" in caplog.text
+
+
+def test_it_is_not_told_again_when_the_node_is_back(site, backend, patience):
+    job = stranded(site, backend)
+    backend.kill(job)
+    backend.told.end(job)
+
+    site.cluster.node_back("only")
+
+    site.cluster.wait_for("pods", lambda pods: not pods)
+    backend.told.running(site.start(backend))
+    assert len([one for one in backend.told.of(job) if one.state.is_terminal]) == 1
+
+
+def test_nobody_waits_for_it_when_the_backend_is_closed(site, backend, patience, monkeypatch):
+    monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
+    job = stranded(site, backend)
+    backend.kill(job)
+    backend.told.end(job)
+
+    backend.close()
+
+    assert site.cluster.get("pods", job.id) is not None
+
+
+def test_a_pod_that_ran_is_lost_after_its_grace(site, backend, patience):
+    job = site.start(backend, Act(on_term=None))
+    backend.told.running(job)
+    site.cluster.node_lost("only")
+
+    site.cluster.delete_pod(job.id, grace=1)
+
+    assert backend.told.end(job).reason == LOST
+
+
+def test_a_pod_has_the_whole_of_its_grace_and_less_where_that_is_shortened(site, backend, patience):
+    job = site.start(backend, Act(on_term=None))
+    backend.told.running(job)
+    site.cluster.node_lost("only")
+    site.cluster.delete_pod(job.id, grace=3600)
+    deadlines = backend._ends._deadlines._calls
+    until(lambda: (job.id, "leaving") in deadlines)
+    assert deadlines[job.id, "leaving"][0] > time.monotonic() + 3000
+
+    backend.kill(job)
+
+    assert backend.told.end(job).reason == LOST
+
+
+def test_a_cluster_that_cannot_be_asked_proves_nothing(site, backend, patience):
+    job = stranded(site, backend)
+    refusal = site.cluster.refuse(503, matching=reads_a_pod, times=3)
+
+    backend.kill(job)
+
+    assert backend.told.end(job).reason == LOST
+    assert refusal.count == 3
+
+
+def test_what_ends_while_the_cluster_is_asked_has_ended_as_it_did(site, backend, patience):
+    job = site.start(backend, Act(on_term=4))
+    backend.told.running(job)
+    site.cluster.node_lost("only")
+    with site.cluster.refuse(503, matching=reads_a_pod) as refusal:
+        site.cluster.delete_pod(job.id, grace=1)
+        until(lambda: refusal.count)
+        site.cluster.node_back("only")
+
+        assert backend.told.end(job).exit_code == 4
+
+
+PROGRAM = """
+    import fiber
+    import fiber_k8s.ends
+
+    if __name__ == "__main__":
+        fiber_k8s.ends._UNCONFIRMED = 1.0
+        with fiber.Pool(2):
+            fiber.Process(target=print, daemon=True).start()
+        print("ended", flush=True)
+"""
+
+
+def test_a_program_whose_pods_never_ran_ends(site, tmp_path):
+    site.cluster.node_silent("only")
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    settings = {
+        "FIBER_BACKEND": "k8s",
+        "FIBER_IMAGE": "app:1",
+        "KUBECONFIG": str(site.cluster.kubeconfig),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("is given up: it was to end") == 3
