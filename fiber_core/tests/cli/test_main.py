@@ -141,6 +141,11 @@ class TestLog:
 
         assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\n")
 
+    def test_a_warning_that_says_whose_it_is_says_it_once(self, fiber):
+        fiber.extra.append(Adds(lambda: logging.getLogger("fiber").warning("fiber: beware")))
+
+        assert fiber("act").stderr == "fiber: beware\n"
+
     def test_debug_shows_all_of_it(self, fiber):
         fiber.extra.append(Adds(lambda: logging.getLogger("fiber.x").debug("a detail")))
 

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from fiber.cli.session import Session
-from fiber.exceptions import CapabilityError, ConfigError, UnknownBackendError
+from fiber.exceptions import (
+    BackendUnavailableError,
+    CapabilityError,
+    ConfigError,
+    UnknownBackendError,
+)
 from fiber.hookspecs import hookimpl
 from fiber.launch import rundir
 from fiber.model import JobSpec
@@ -87,6 +92,15 @@ class TestRuns:
 
         assert not (rundir.run_root() / run.id).exists()
         assert platform.jobs() == []
+
+    def test_what_ended_a_run_is_told_where_it_cannot_be_removed_for_the_same_reason(
+        self, platform
+    ):
+        session = Session.load()
+        with pytest.raises(BackendUnavailableError, match="first"), session.begin_run():
+            platform.available = False
+            raise BackendUnavailableError("first")
+        platform.available = True
 
     def test_a_submission_goes_through_the_hook(self, fiber):
         class Labels:

@@ -299,10 +299,26 @@ class TestEvents:
             assert first.wait(20) == 1
         assert first.status.reason.kind is ReasonKind.NODE_LOST
         until(lambda: launcher._thread is None)
+        (record,) = caplog.records
+        assert record.getMessage().endswith("children are lost from sight: cut")
+        assert record.exc_info is None
         second = launcher.launch(Process())
         runtime.backend.told.put((second.job, ended(0)))
         assert second.wait(20) == 0
         assert runtime.backend.streams == 2
+
+    def test_a_stream_that_cannot_begin_is_told_by_the_call_that_needs_it(
+        self, launcher, runtime, caplog
+    ):
+        def refuse(_):
+            runtime.backend.told.put(BackendUnavailableError("away"))
+            until(lambda: launcher._thread is None)
+            raise BackendUnavailableError("away")
+
+        runtime.at_submit = refuse
+        with caplog.at_level(logging.ERROR, logger="fiber"), pytest.raises(BackendUnavailableError):
+            launcher.launch(Process())
+        assert caplog.records == []
 
     def test_events_of_jobs_that_are_not_ours_are_no_matter(self, launcher, runtime):
         child = launcher.launch(Process())

@@ -64,10 +64,18 @@ def main() -> None:
     cli(prog_name="fiber")
 
 
+class _Prefix(logging.Formatter):
+    """Says whose words these are, where they do not say it themselves."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if text.startswith("fiber: ") else f"fiber: {text}"
+
+
 @contextlib.contextmanager
 def _logging(level: int) -> Iterator[None]:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("fiber: %(message)s"))
+    handler.setFormatter(_Prefix())
     before = log.level
     log.addHandler(handler)
     log.setLevel(level)

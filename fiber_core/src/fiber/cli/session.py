@@ -13,7 +13,7 @@ import attrs
 from fiber.backend import choose_backend, load_backend
 from fiber.cli.backend_options import loaded_plugins, options_given
 from fiber.config import Config, Origin, OriginKind, load_config
-from fiber.exceptions import CapabilityError
+from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
 
 if TYPE_CHECKING:
@@ -123,10 +123,14 @@ class Session:
                 run = Run(id=run_id, backend=backend, stays=detached)
                 try:
                     yield run
-                    keep = run.stays
-                finally:
-                    if not keep:
+                except BaseException:
+                    # what ended the block is told, and nothing that follows from it
+                    with contextlib.suppress(FiberError):
                         backend.cleanup(run_id)
+                    raise
+                keep = run.stays
+                if not keep:
+                    backend.cleanup(run_id)
         finally:
             if not keep:
                 rundir.remove(directory)

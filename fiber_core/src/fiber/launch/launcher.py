@@ -15,7 +15,7 @@ from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import WireError
+from fiber.exceptions import FiberError, WireError
 from fiber.launch import bootstrap, modules, preloads, reports, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
@@ -256,6 +256,12 @@ class Launcher:
                         self._early.setdefault(job.id, []).append(status)
                         continue
                 self._observed(job, child, status)
+        except FiberError as error:
+            with self._lock:
+                has_children = bool(self._by_job)
+            # whoever starts the first one is told the same by its own call
+            if has_children and not runtime.closing:
+                log.error("fiber: the backend's events ended; children are lost from sight: %s", error)  # noqa: TRY400  # fmt: skip
         except Exception:
             if not runtime.closing:
                 log.exception("fiber: the backend's events ended; children are lost from sight")
