@@ -86,7 +86,8 @@ class TestK8sBackend(BackendConformance):
         return lambda context: K8sBackend(attrs.evolve(context, config=config, image="fiber-test"))
 
     @pytest.fixture
-    def unreachable(self, context, kube, tmp_path):
+    def unreachable(self, context, kube, tmp_path, monkeypatch):
+        monkeypatch.setattr("fiber_k8s.pacing._PATIENCE", 0.0)
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))

@@ -1,6 +1,11 @@
 """The API goes away, forgets, refuses and is busy: nobody dies of it, and nothing is missed."""
 
 import collections
+import concurrent.futures
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -8,8 +13,14 @@ import pytest
 import urllib3
 
 from cluster import Act
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber.model import BackendContext, JobState, Reason, ReasonKind
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.config import K8sConfig
 from fiber_k8s.connecting import Connection
+from k8s_site import Told
+from k8s_world import process
+from transport_world import until
 
 RUNNING = JobState.RUNNING
 
@@ -99,6 +110,99 @@ class TestStream:
         assert verbs["list", "pods"] <= 1
 
 
+BEGINNING = """
+    import sys
+    import fiber
+    import fiber_k8s.pacing
+
+    if __name__ == "__main__":
+        fiber_k8s.pacing._SILENT, fiber_k8s.pacing._PATIENCE = 0.0, float(sys.argv[1])
+        begin = {
+            "process": lambda: fiber.Process(target=print).start(),
+            "pool": lambda: fiber.Pool(2).map(abs, [1]),
+            "pool of as many as there are": lambda: fiber.Pool().map(abs, [1]),
+        }
+        print("begins", flush=True)
+        begin[sys.argv[2]]()
+"""
+
+
+class TestBeginning:
+    """A program that starts while the API server is away."""
+
+    @pytest.fixture
+    def backend(self, site, monkeypatch):
+        # what it is opened with waits for the cluster
+        monkeypatch.setattr("k8s_site.Told", lambda *_: None)
+        backend = site.open()
+        yield backend
+        backend.told = Told(backend, backend.run)
+
+    def test_its_first_job_starts_when_the_server_is_back(self, site, backend, monkeypatch, caplog):
+        monkeypatch.setattr("fiber_k8s.pacing._SILENT", 0.0)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            with site.cluster.outage():
+                job = threads.submit(site.start, backend)
+                until(lambda: "still trying to list pods, for 60 s more" in caplog.text)
+            assert job.result(60).id
+        assert caplog.text.count("still trying") == 1
+
+    @pytest.mark.parametrize("code", [429, 503])
+    def test_so_it_does_where_the_server_is_busy(self, site, backend, code):
+        refusal = site.cluster.refuse(
+            code, retry_after=0, times=3, matching=lambda call: call.verb == "list"
+        )
+        assert site.start(backend).id
+        assert refusal.count == 3
+
+    def test_a_refusal_is_told_at_once(self, site, backend, monkeypatch, caplog):
+        monkeypatch.setattr("fiber_k8s.pacing._SILENT", 0.0)
+        with (
+            site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
+            pytest.raises(SubmitError, match="refused to list pods"),
+        ):
+            site.start(backend)
+        assert refusal.count == 1
+        assert "still trying" not in caplog.text
+
+    def test_that_no_cluster_is_configured_too(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr("fiber_k8s.pacing._SILENT", 0.0)
+        config = K8sConfig(kubeconfig=str(tmp_path / "missing"))
+        backend = K8sBackend(BackendContext(config=config, run_id="00000004"))
+        for ask in (lambda: backend.submit(process(image="app:1")), backend.capacity):
+            with pytest.raises(BackendUnavailableError, match="no cluster is configured"):
+                ask()
+        assert "still trying" not in caplog.text
+        backend.close()
+
+    @pytest.mark.parametrize("what", ["process", "pool", "pool of as many as there are"])
+    def test_a_server_that_stays_away_is_one_line_and_one_error(self, site, tmp_path, what):
+        script = tmp_path / "program.py"
+        script.write_text(textwrap.dedent(BEGINNING))
+        settings = {
+            "FIBER_BACKEND": "k8s",
+            "FIBER_IMAGE": "app:1",
+            "KUBECONFIG": str(site.cluster.kubeconfig),
+            "XDG_RUNTIME_DIR": str(tmp_path),
+        }
+        with site.cluster.outage():
+            done = subprocess.run(
+                [sys.executable, script, "1.0", what],
+                env={**os.environ, **settings},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == 1
+        lines = done.stderr.splitlines()
+        assert lines[0].startswith("fiber: still trying to list ")
+        assert lines[-1].startswith("fiber.exceptions.BackendUnavailableError: the cluster at ")
+        assert "Connection refused; see whether `kubectl get pods` works" in lines[-1]
+        assert done.stderr.count("Traceback") == 1
+        assert len(lines) < 60, done.stderr
+
+
 class TestBusy:
     @pytest.mark.parametrize("code", [429, 503])
     def test_what_may_be_asked_again_is(self, site, backend, code):
@@ -162,7 +266,7 @@ class TestBusy:
         assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]
 
     def test_whoever_waits_long_for_a_pod_is_told_why(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber_k8s.client._PATIENCE", 0.1)
+        monkeypatch.setattr("fiber_k8s.pacing._SILENT", 0.1)
         site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
         backend.told.running(site.start(backend))
         words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]

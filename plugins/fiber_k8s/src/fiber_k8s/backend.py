@@ -297,7 +297,8 @@ class K8sBackend(Backend):
         try:
             self._watch(spec.run_id).wait_ready()
         except ApiError as error:
-            raise SubmitError(str(error)) from error
+            # it has all the words
+            raise SubmitError(str(error)) from None
 
     @functools.cached_property
     def _swept(self) -> bool:

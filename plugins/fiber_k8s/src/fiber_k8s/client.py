@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import time
@@ -23,15 +22,9 @@ from fiber_k8s.refusals import ApiError, refused
 
 __all__ = ["ApiError", "Client"]
 
-log = logging.getLogger("fiber")
-
 #: seconds for which the cluster may think about one call
 _TIMEOUT = 30.0
 _SAFE = frozenset({"GET", "DELETE"})
-#: seconds for which a pod is tried to be created: servers restart, and webhooks of others do
-_CREATING = 60.0
-#: seconds after which whoever waits for that is told why
-_PATIENCE = 5.0
 #: seconds for which credentials are what they were: no plugin is asked for them more often
 _FRESH = 10.0
 
@@ -266,17 +259,7 @@ class Client:
             SubmitError: it was refused, with the cluster's words.
             BackendUnavailableError: the cluster cannot be asked.
         """
-        began = time.monotonic()
-        is_told = False
-
-        def again(error: BackendError) -> bool:
-            nonlocal is_told
-            passed = time.monotonic() - began
-            if passed > _PATIENCE and not is_told:
-                log.warning("fiber: still trying to %s: %s", what, error)
-                is_told = True
-            return passed < _CREATING and is_wanted()
-
+        patience = pacing.Patience(what)
         try:
             made = self.call(
                 "POST",
@@ -284,7 +267,7 @@ class Client:
                 what,
                 body=body,
                 query={"fieldValidation": "Strict"},
-                again=again,
+                again=lambda error: patience.lasts(error) and is_wanted(),
             )
         except ApiError as error:
             if error.reason == "AlreadyExists":
@@ -373,7 +356,8 @@ class Client:
                 f"the cluster at {host} cannot be asked to {what}: {_short(failure)}; see whether "
                 f"`kubectl get pods` works, and set KUBECONFIG or FIBER_K8S_CONTEXT"
             )
-            raise BackendUnavailableError(msg) from failure
+            # without what urllib3 raised one within the other: the words are all that they say
+            raise BackendUnavailableError(msg) from None
 
 
 def _short(error: BaseException) -> str:

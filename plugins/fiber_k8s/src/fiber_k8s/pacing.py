@@ -1,17 +1,24 @@
-"""How fast the cluster is asked: waits between tries, and a budget for what is created."""
+"""How fast the cluster is asked, and for how long: waits between tries, and a budget for what is created."""
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Budget", "backoff"]
+__all__ = ["Budget", "Patience", "backoff"]
+
+log = logging.getLogger("fiber")
 
 _FIRST = 0.2
 _MOST = 5.0
 _TRIES = 6
+#: seconds for which something is tried: servers restart, and webhooks of others do
+_PATIENCE = 60.0
+#: seconds after which whoever waits for that is told why
+_SILENT = 5.0
 
 
 def backoff(
@@ -30,6 +37,38 @@ def backoff(
         yield wait * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
         wait = min(most, wait * 2)
         done += 1
+
+
+class Patience:
+    """How long something is tried that the cluster does not take; people are told so once.
+
+    Args:
+        what: the cluster is asked to do, for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._began = time.monotonic()
+        self._is_told = False
+
+    def lasts(self, error: Exception) -> bool:
+        """Whether it is tried again.
+
+        Args:
+            error: what became of the last try.
+        """
+        passed = time.monotonic() - self._began
+        if passed >= _PATIENCE:
+            return False
+        if passed >= _SILENT and not self._is_told:
+            log.warning(
+                "fiber: still trying to %s, for %.0f s more: %s",
+                self._what,
+                _PATIENCE - passed,
+                error,
+            )
+            self._is_told = True
+        return True
 
 
 class Budget:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fiber.abc import ResourceProvider
+from fiber.exceptions import BackendError
 from fiber.launch.cpus import cpu_count, memory_total
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.nodes import allocatable, requested, totals
+from fiber_k8s.pacing import Patience
 
 __all__ = ["Room"]
 
@@ -44,9 +46,11 @@ class Room:
         Raises:
             BackendUnavailableError: the cluster cannot be asked, and nothing is known without.
         """
-        sums = totals(self._nodes(0.0))
+        inside = self._client.connection.inside
+        # a program may begin with this, while the cluster is away
+        sums = totals(self._nodes(0.0, Patience("list nodes").lasts))
         devices = {kind: int(sums[name]) for kind, name in self._kinds.items() if sums.get(name)}
-        if self._client.connection.inside is not None:
+        if inside is not None:
             return Capacity(cpus=float(cpu_count()), memory=memory_total(), devices=devices)
         return Capacity(
             cpus=sums.get("cpu"),
@@ -69,13 +73,15 @@ class Room:
             for has in map(allocatable, nodes)
         )
 
-    def _nodes(self, age: float) -> Sequence[Mapping[str, Any]]:
+    def _nodes(
+        self, age: float, again: Callable[[BackendError], bool] | None = None
+    ) -> Sequence[Mapping[str, Any]]:
         """The nodes, as they were at most so many seconds ago; none where they may not be listed."""
         with self._lock:
             now = time.monotonic()
             if not self._refused and (self._asked is None or now - self._asked > age):
                 try:
-                    answer = self._client.call("GET", "/api/v1/nodes", "list nodes")
+                    answer = self._client.call("GET", "/api/v1/nodes", "list nodes", again=again)
                 except ApiError:
                     # that is a right of its own, which few programs have
                     self._refused = True

@@ -16,7 +16,7 @@ import urllib3
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX
-from fiber_k8s.pacing import backoff
+from fiber_k8s.pacing import Patience, backoff
 
 __all__ = ["Watch"]
 
@@ -78,12 +78,13 @@ class Watch:
         """Return once nothing can be missed any more.
 
         Raises:
-            BackendUnavailableError: the cluster could not be asked.
+            BackendUnavailableError: the cluster could not be asked, for as long as it is tried.
             BackendError: it refused.
         """
         self._ready.wait()
         if self._failure is not None:
-            raise self._failure
+            # each of those who wait has frames of its own
+            raise self._failure.with_traceback(None)
 
     @property
     def is_alive(self) -> bool:
@@ -107,7 +108,14 @@ class Watch:
     # -- the thread
 
     def _run(self) -> None:
+        try:
+            # that there is none is no matter of time
+            _ = self._client.connection
+        except FiberError as error:
+            self._fail(error)
+            return
         waits = backoff(most=_APART, tries=None)
+        patience = Patience("list pods")
         complained = is_old = False
         while not self._closed.is_set():
             began, rest = time.monotonic(), 0.0
@@ -126,10 +134,10 @@ class Watch:
                     continue
             except FiberError as error:
                 if not self._ready.is_set():
-                    self._failure = error
-                    self._ready.set()
-                    return
-                if not (complained or self._closed.is_set()):
+                    if not (_may_pass(error) and patience.lasts(error)):
+                        self._fail(error)
+                        return
+                elif not (complained or self._closed.is_set()):
                     log.warning("fiber: pods are out of sight until the cluster is back: %s", error)
                     complained = True
                 if isinstance(error, ApiError):
@@ -147,15 +155,18 @@ class Watch:
             self._closed.wait(max(rest, next(waits)))
         self._ready.set()
 
+    def _fail(self, error: FiberError) -> None:
+        self._failure = error
+        self._ready.set()
+
     def _list(self) -> None:
         found: dict[str, Mapping[str, Any]] = {}
         query: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
-        # later ones are tried again by the thread, at shorter intervals
-        again = _never if self._ready.is_set() else None
         while True:
             try:
+                # it is tried again by the thread, at shorter intervals
                 page = self._client.call(
-                    "GET", self._client.path("pods"), "list pods", query=query, again=again
+                    "GET", self._client.path("pods"), "list pods", query=query, again=_never
                 )
             except ApiError as error:
                 if error.status != 410:
@@ -252,6 +263,13 @@ def _break(response: Any) -> None:
 
 def _never(_: BackendError) -> bool:
     return False
+
+
+def _may_pass(error: FiberError) -> bool:
+    """True where the cluster may answer soon."""
+    if isinstance(error, ApiError):
+        return error.is_passing or error.status == 429
+    return isinstance(error, BackendUnavailableError)
 
 
 def _uid(pod: Mapping[str, Any]) -> str:
