@@ -65,6 +65,24 @@ def fiber(cluster, monkeypatch, tmp_path):
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def granted(cluster, fiber):
+    """The cluster, where Fiber has its rights in the namespace of that name."""
+    if cluster.get("namespaces", "granted") is None:
+        cluster.add_namespace("granted")
+        for thing in yaml.safe_load_all(fiber("k8s", "rbac", "--namespace", "granted").stdout):
+            kind = {"Role": "roles", "RoleBinding": "rolebindings"}.get(thing["kind"])
+            cluster.create(kind or "serviceaccounts", thing, "granted")
+    yield cluster
+    fiber(
+        "kill",
+        "--namespace",
+        "granted",
+        "--now",
+        *(pod["metadata"]["name"] for pod in cluster.objects("pods")),
+    )
+
+
 def created(done):
     """The pod that a command said it created."""
     (line,) = [line for line in done.output.splitlines() if line.startswith("Created pod: fiber-")]
@@ -151,6 +169,46 @@ class TestRun:
 
         names = {each["name"] for each in container(cluster, name)["env"]}
         assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & names
+
+    def test_it_has_the_account_that_is_granted_the_rights(self, fiber, granted):
+        name = created(fiber("run", "--namespace", "granted", "sleep", "1"))
+
+        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "fiber"
+
+    def test_where_there_is_none_it_has_everybodys(self, fiber, cluster):
+        cluster.forget_requests()
+        done = fiber("run", "sleep", "1")
+
+        name = created(done)
+        assert cluster.get("pods", name)["spec"]["serviceAccountName"] == "default"
+        assert done.stderr == ""
+        # who may run programs need not be allowed to look for accounts
+        asked = {one.resource for one in cluster.requests}
+        assert "serviceaccounts" not in asked
+        assert (
+            len(
+                [one for one in cluster.requests if one.verb == "create" and one.resource == "pods"]
+            )
+            == 2
+        )
+
+    @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
+    def test_an_account_that_is_named_is_kept(self, fiber, granted, monkeypatch, tmp_path, field):
+        (tmp_path / "pod.yaml").write_text(f"spec: {{{field}: default}}")
+        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
+        by_template = created(fiber("run", "--namespace", "granted", "sleep", "1"))
+        monkeypatch.delenv("FIBER_K8S_POD_TEMPLATE")
+        words = ("--namespace", "granted", "--service-account", "default")
+        by_option = created(fiber("run", *words, "sleep", "1"))
+
+        for name in (by_template, by_option):
+            assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
+
+    def test_what_is_to_use_another_backend_has_none_of_our_rights(self, fiber, granted):
+        words = ("run", "--namespace", "granted", "-e", "FIBER_BACKEND=local", "sleep", "1")
+        name = created(fiber(*words))
+
+        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
 
     def test_a_refusal_is_told_in_the_clusters_words_and_leaves_nothing(self, fiber, cluster):
         done = fiber("run", "--service-account", "nobody", "true")

@@ -50,6 +50,7 @@ class TestGranting:
             ("O'Hara", """--user 'O'"'"'Hara' | kubectl"""),
             ("system:serviceaccount:lab:jobs", "--service-account jobs | kubectl apply -f -"),
             ("system:serviceaccount:lab:default", "have the program's pod use the account fiber"),
+            ("system:serviceaccount:lab:default", ": fiber run --service-account fiber, or"),
         ],
     )
     def test_whoever_was_refused_is_granted_it(self, user, told):

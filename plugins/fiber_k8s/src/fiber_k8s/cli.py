@@ -41,8 +41,8 @@ def rbac(
 ) -> None:
     """Print a ServiceAccount, a Role with the least that Fiber needs, and the RoleBinding.
 
-    They are granted by fiber k8s rbac | kubectl apply -f - and used by
-    fiber run --service-account fiber. The cluster is not asked.
+    They are granted by fiber k8s rbac | kubectl apply -f -, and from then on used by
+    fiber run in that namespace. The cluster is not asked.
     """
     from fiber.cli.session import Session
     from fiber.exceptions import BackendUnavailableError

@@ -23,6 +23,8 @@ from fiber_k8s.gangs import Gang
 from fiber_k8s.manifest import Around, manifest
 from fiber_k8s.pacing import Budget
 from fiber_k8s.parent import find_parent
+from fiber_k8s.rbac import ACCOUNT
+from fiber_k8s.refusals import missing_account
 from fiber_k8s.run import Belongings, owner_reference, secret_body
 from fiber_k8s.status import job_of
 from fiber_k8s.template import read_template
@@ -37,6 +39,8 @@ _BURST_GAP = 0.5
 _FIRST_LANDING, _LANDINGS = 20_000, 10_000
 #: most bytes that a variable carries in a seal; a system takes 128 KiB
 _SEALED = 64 << 10
+#: of a pod's spec, what names its service account; the second is the old name
+_ACCOUNTS = frozenset({"serviceAccountName", "serviceAccount"})
 _KILLED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.SIGNAL, 9),
@@ -55,6 +59,8 @@ class _Wanted:
     spec: JobSpec
     body: dict[str, Any] = attrs.field(repr=False)
     job: Job
+    #: True where its service account is ours to choose: nobody named one
+    is_account_ours: bool
 
 
 class Starter:
@@ -264,11 +270,19 @@ class Starter:
                 "with Python and fiber that the cluster's nodes can pull"
             )
             raise SubmitError(msg)
+        is_account_ours = self._starts_jobs(spec) and _ACCOUNTS.isdisjoint(body["spec"])
+        if is_account_ours:
+            body["spec"]["serviceAccountName"] = ACCOUNT
         job = job_of(self._backend, body)
         if landing is not None:
             with self._lock:
                 self._landings[job.id] = landing
-        return _Wanted(spec, body, attrs.evolve(job, data={"namespace": self._client.namespace}))
+        job = attrs.evolve(job, data={"namespace": self._client.namespace})
+        return _Wanted(spec, body, job, is_account_ours)
+
+    def _starts_jobs(self, spec: JobSpec) -> bool:
+        """True for a program that is to use this backend, as those of ``fiber run`` are."""
+        return spec.entry is None and spec.env.get("FIBER_BACKEND") == self._backend
 
     def _create(self, wanted: _Wanted) -> None:
         self._budget.spend()
@@ -278,7 +292,7 @@ class Starter:
                 self._feed.publish(job, _KILLED)
                 return
             try:
-                pod = self._client.create_pod(wanted.body, lambda: not self._is_doomed(job.id))
+                pod = self._create_pod(wanted)
             except BackendError:
                 if not self._is_doomed(job.id):
                     raise
@@ -293,6 +307,24 @@ class Starter:
                 doomed = job.id in self._doomed
         if doomed:
             self._client.delete("pods", job.id, grace=1)
+
+    def _create_pod(self, wanted: _Wanted) -> dict[str, Any]:
+        """Create a pod, with an account that nobody named only where the namespace has it.
+
+        Who may create pods need not be allowed to look for accounts, so the creation itself tells.
+        """
+
+        def is_wanted() -> bool:
+            return not self._is_doomed(wanted.job.id)
+
+        try:
+            return self._client.create_pod(wanted.body, is_wanted)
+        except SubmitError as error:
+            if not wanted.is_account_ours or missing_account(str(error)) != ACCOUNT:
+                raise
+        # what starts no jobs needs no rights, and what does says which it lacks
+        del wanted.body["spec"]["serviceAccountName"]
+        return self._client.create_pod(wanted.body, is_wanted)
 
     def _hand_over(self, wanted: _Wanted, pod: Mapping[str, Any]) -> None:
         """Give a pod a Secret of its own, which goes with it; its node waits for that."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 __all__ = [
+    "ACCOUNT",
     "EVERYBODYS",
     "NODES",
     "RULES",
@@ -102,6 +103,8 @@ NODES = Rule(
     why="how many devices, CPUs and how much memory there are",
     needed=False,
 )
+#: the account that is granted the rights, and that programs have where there is one
+ACCOUNT = "fiber"
 #: the account of pods that name none
 EVERYBODYS = "default"
 _WHERE = re.compile(r'in the namespace "([^"]+)"')
@@ -148,13 +151,16 @@ def grant(refusal: str) -> str:
         return f"{command} --user {shlex.quote(who['user'])} | kubectl apply -f -"
     if who["account"] == EVERYBODYS:
         # whatever else runs in the namespace would have the rights as well
-        return f"{command} | kubectl apply -f -, and have the program's pod use the account fiber"
+        return (
+            f"{command} | kubectl apply -f -, and have the program's pod use the account {ACCOUNT}: "
+            f"fiber run --service-account {ACCOUNT}, or serviceAccountName: {ACCOUNT} in a pod of yours"
+        )
     return f"{command} --service-account {who['account']} | kubectl apply -f -"
 
 
 def manifests(
     namespace: str,
-    name: str = "fiber",
+    name: str = ACCOUNT,
     *,
     users: Sequence[str] = (),
     gang: str = "none",

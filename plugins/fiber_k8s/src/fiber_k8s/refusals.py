@@ -9,7 +9,7 @@ import re
 from fiber.exceptions import BackendError
 from fiber_k8s import rbac
 
-__all__ = ["ApiError", "advice", "is_passing", "refused", "words"]
+__all__ = ["ApiError", "advice", "is_passing", "missing_account", "refused", "words"]
 
 #: what a server says that may be said something else soon
 _PASSING = frozenset({500, 502, 503, 504})
@@ -87,7 +87,7 @@ def advice(status: int, message: str) -> str:
             return (
                 f"; each namespace gets it soon after it is made: see `kubectl get sa -n {where}`"
             )
-        chosen = "" if name == "fiber" else f" --service-account {name}"
+        chosen = "" if name == rbac.ACCOUNT else f" --service-account {name}"
         return f"; make it: fiber k8s rbac --namespace {where}{chosen} | kubectl apply -f -"
     if "violates PodSecurity" in message:
         return (
@@ -95,6 +95,16 @@ def advice(status: int, message: str) -> str:
             "user is not root (USER 1000), or what is missing in FIBER_K8S_POD_TEMPLATE"
         )
     return f"; grant it: {rbac.grant(message)}" if "cannot " in message else ""
+
+
+def missing_account(message: str) -> str | None:
+    """The service account that a pod names and its namespace lacks; None for another refusal.
+
+    Args:
+        message: the cluster's words.
+    """
+    found = _ACCOUNT.search(message)
+    return None if found is None else found["name"]
 
 
 def is_passing(status: int, message: str) -> bool:
@@ -105,7 +115,6 @@ def is_passing(status: int, message: str) -> bool:
         message: the cluster's words.
     """
     if status == 403:
-        account = _ACCOUNT.search(message)
         # a namespace that was made a moment ago has none yet
-        return account is not None and account["name"] == rbac.EVERYBODYS
+        return missing_account(message) == rbac.EVERYBODYS
     return status in _PASSING or (status == 409 and _RACE.search(message) is not None)

@@ -84,7 +84,7 @@ def fiber(kube, engine, tmp_path):
 
 
 def attached(fiber, *words, **more):
-    return fiber("run", "-a", "--service-account", "fiber", *words, **more)
+    return fiber("run", "-a", *words, **more)
 
 
 class TestPrograms:
@@ -104,6 +104,16 @@ class TestPrograms:
         done = attached(fiber, "python3", "-c", f"exec({POOL!r})")
 
         assert done.stdout == "328350 k8s\nFalse\n"
+
+    def test_without_them_it_says_in_one_error_how_to_have_them(self, fiber, kube):
+        words = ("--service-account", "default", "python3", "-c", f"exec({POOL!r})")
+        told = attached(fiber, *words, code=1).stdout
+
+        assert told.count("Traceback") == 1
+        last = told.splitlines()[-1]
+        assert last.startswith("fiber.exceptions.SubmitError: the cluster refused to list pods: ")
+        assert "fiber k8s rbac --namespace default | kubectl apply -f -, and " in last
+        assert "fiber run --service-account fiber" in last
 
     def test_a_gpu_that_is_there_is_granted(self, fiber, kube):
         kube.add_gpus(1)

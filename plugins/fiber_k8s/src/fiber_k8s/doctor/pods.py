@@ -67,6 +67,8 @@ class Probe:
             name="doctor",
             argv=(python, "-c", source.read_text(encoding="utf-8"), questions, *then),
             image=image,
+            # so that it has the account that programs of `fiber run` have
+            env={"FIBER_BACKEND": backend.name},
         )
         self._backend = backend
         self._job: Job | None = None
