@@ -66,6 +66,7 @@ def call(door: str, host: str, command: str) -> int:
     """
     header = f"{host}\0{command}".encode("utf-8", "surrogateescape")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(True)
         try:
             connection.connect(door)
             length = b"%d\n" % len(header)

@@ -30,6 +30,7 @@ class Beacon:
     def __init__(self, name: str, token: str) -> None:
         self._name, self._token = name, token
         listener = socket.create_server(("", 0), backlog=128)
+        listener.setblocking(True)
         self.port: int = listener.getsockname()[1]
         self._accepting = Accepting(listener, self._answer, name="fiber-beacon", at_once=True)
 

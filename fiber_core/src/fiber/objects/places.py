@@ -73,6 +73,7 @@ def probe(address: Any, family: str) -> None:
         OSError: what it says.
     """
     with socket.socket(getattr(socket, family)) as asked:
+        asked.setblocking(True)
         if family == "AF_INET":
             asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         asked.bind(address)
@@ -174,6 +175,7 @@ def _own_host(host: str, port: int) -> str:
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
             contextlib.suppress(OSError),
         ):
+            probe.setblocking(True)
             probe.connect((host, port))
             return str(probe.getsockname()[0])
     return _ANYWHERE

@@ -94,6 +94,8 @@ class Streams:
         self._is_closed = False
         # readable once they are closed
         self._closing, self._open = socket.socketpair()
+        self._closing.setblocking(True)
+        self._open.setblocking(True)
 
     def carry(self, connection: socket.socket, pipe: MessageConnection) -> None:
         """Send what arrives at either end out of the other, until one has ended; closes both."""
@@ -299,7 +301,9 @@ class Gateway:
 
 def loopback_listener() -> socket.socket:
     """A socket that listens on loopback, at a port of the system's choice."""
-    return socket.create_server((LOOPBACK, 0), backlog=512)
+    listener = socket.create_server((LOOPBACK, 0), backlog=512)
+    listener.setblocking(True)
+    return listener
 
 
 def _may_connect(connection: socket.socket) -> bool:

@@ -56,6 +56,7 @@ def _route(url: str) -> str:
     if not host:
         return ""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setblocking(True)
         # nothing is sent: the system chooses a way
         probe.connect((host, 9))
         return str(probe.getsockname()[0])

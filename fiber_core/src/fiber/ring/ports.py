@@ -13,6 +13,7 @@ class KeptPort:
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(True)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("", 0))
@@ -26,6 +27,7 @@ class KeptPort:
         """A listening socket at it; the port stays kept when that is closed."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
+            listener.setblocking(True)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", self.number))
             listener.listen(128)

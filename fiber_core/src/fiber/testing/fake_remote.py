@@ -108,6 +108,7 @@ class RemotePlatform(FakePlatform):
             key = spec.ident or spec.name
             if key not in self._landings:
                 with socket.socket() as probe:
+                    probe.setblocking(True)
                     probe.bind(("127.0.0.1", 0))
                     self._landings[key] = probe.getsockname()[1]
             return self._landings[key]

@@ -50,6 +50,7 @@ class Accepting:
         while True:
             try:
                 connection, _ = self._listener.accept()
+                connection.setblocking(True)
             except ConnectionAbortedError:
                 # who dialled has changed its mind
                 continue
@@ -72,6 +73,7 @@ def private_listener(path: str, *, backlog: int = 128) -> socket.socket:
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        listener.setblocking(True)
         listener.bind(path)
         Path(path).chmod(0o600)
         listener.listen(backlog)

@@ -1,4 +1,4 @@
-"""The descriptors of this process: room for many connections, and which of them are connections."""
+"""The descriptors of this process: room for many, which are connections, and whose sockets are."""
 
 from __future__ import annotations
 
@@ -159,3 +159,20 @@ class Connections:
         if family == socket.AF_INET6:
             return plain(data[8:24]), port
         return None
+
+
+def borrowed(descriptor: int) -> socket.socket:
+    """A socket object for a descriptor whose mode its other holders set; to be detached.
+
+    With a default timeout, Python makes the socket itself non-blocking, for all that share it. So
+    there is none meanwhile, and this is for processes with one thread.
+
+    Raises:
+        OSError: it is no socket.
+    """
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return socket.socket(fileno=descriptor)
+    finally:
+        socket.setdefaulttimeout(timeout)

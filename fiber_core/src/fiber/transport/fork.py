@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import stat
 import sys
 import weakref
@@ -92,16 +91,6 @@ def _after_fork_in_child() -> None:
 
 
 def _close_descriptors() -> None:
-    # with one, whoever looks at a socket makes it non-blocking, for the parent as well
-    timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(None)
-    try:
-        _close_ours()
-    finally:
-        socket.setdefaulttimeout(timeout)
-
-
-def _close_ours() -> None:
     for number in descriptors.numbers():
         if _is_ours(number):
             os.close(number)
@@ -111,7 +100,7 @@ def _is_ours(number: int) -> bool:
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return False
-        probe = socket.socket(fileno=number)
+        probe = descriptors.borrowed(number)
     except OSError:
         return False
     try:

@@ -53,6 +53,7 @@ class UnixDialling:
     def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(True)
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
         self._deframer = stream.Deframer(max_frame)

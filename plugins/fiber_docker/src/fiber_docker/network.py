@@ -116,6 +116,7 @@ def _route(url: str) -> str | None:
             parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM
         )[0]
         with socket.socket(family, kind) as probe:
+            probe.setblocking(True)
             probe.connect(address)
             return str(probe.getsockname()[0])
     return None

@@ -23,6 +23,7 @@ def way_to(host: str, port: int) -> str | None:
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
+                probe.setblocking(True)
                 probe.connect(address)
                 return str(probe.getsockname()[0])
         except OSError:

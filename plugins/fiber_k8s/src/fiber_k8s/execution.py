@@ -145,6 +145,7 @@ class _Conversation:
         self._room = threading.Semaphore(_PIECES)
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)
+        self._ring.setblocking(True)
         self._status = b""
         self._over = False
         self._writes = False

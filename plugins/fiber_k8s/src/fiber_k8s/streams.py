@@ -64,6 +64,8 @@ class Streams:
             if self._reactor is None:
                 self._reactor = Reactor("fiber-k8s-streams")
             ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            theirs.setblocking(True)
             joint = _Joint(self._reactor, pod, opened.sock, ours, self._joints.discard)
             self._joints.add(joint)
             self._reactor.call_soon(joint.begin)
@@ -94,7 +96,6 @@ class _Joint:
         near: socket.socket,
         forget: Callable[[_Joint], object],
     ) -> None:
-        near.setblocking(False)
         self._reactor = reactor
         self._pod = pod
         self._far, self._near = far, near

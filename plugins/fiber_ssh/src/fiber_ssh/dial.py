@@ -277,6 +277,8 @@ class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # it has no types
         super().__init__()
         with contextlib.ExitStack() as undo:
             connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            # a user may have to confirm each use of a key, however long that takes
+            connection.setblocking(True)
             connection.connect(path)
             self._connect(connection)
             undo.pop_all()

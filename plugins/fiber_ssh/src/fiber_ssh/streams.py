@@ -62,6 +62,8 @@ class Streams:
             msg = f"no stream to port {port} of host {self._host} can be opened: {error}"
             raise BackendUnavailableError(msg) from error
         ours, theirs = socket.socketpair()
+        ours.setblocking(True)
+        theirs.setblocking(True)
         joint = _Joint(channel, ours, self._forget)
         with self._lock:
             closed = self._closed

@@ -36,10 +36,11 @@ def main(argv: list[str]) -> int:
 def _connect(where: str) -> socket.socket:
     if where.startswith("/"):
         stream = socket.socket(socket.AF_UNIX)
+        stream.setblocking(True)
         stream.connect(where)
         return stream
     host, _, port = where.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)))
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=None)
 
 
 def _copy(stream: socket.socket) -> None:

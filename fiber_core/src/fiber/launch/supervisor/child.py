@@ -142,9 +142,11 @@ def _execute(plan: ChildPlan) -> NoReturn:
 
 def _announce(plan: ChildPlan) -> Any:
     if plan.channel is not None:
+        channel = socket.socket(fileno=plan.channel)
+        channel.setblocking(True)
         inherit(
             Inheritance(
-                channel=socket.socket(fileno=plan.channel),
+                channel=channel,
                 run_directory=plan.run_directory,
                 supervisor=plan.supervisor,
                 job_id=plan.job_id,

@@ -36,6 +36,9 @@ class Started:
         #: what it was started with
         self.way = _way(python)
         ours, theirs = socket.socketpair()
+        # a program's default timeout would end this channel as soon as it is idle for so long
+        ours.setblocking(True)
+        theirs.setblocking(True)
         with theirs:
             # where standard streams are closed, the pair got their numbers
             descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)

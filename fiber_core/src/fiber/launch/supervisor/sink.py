@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from fiber.launch.supervisor.descriptors import Descriptors
 from fiber.launch.supervisor.loop import Loop
+from fiber.transport.descriptors import borrowed
 
 __all__ = ["Sink"]
 
@@ -60,7 +61,7 @@ class Sink:
             return
         if stat.S_ISSOCK(mode):
             self._target = descriptors.own(os.dup(descriptor))
-            self._socket = socket.socket(fileno=self._target)
+            self._socket = borrowed(self._target)
         elif sys.platform == "linux" and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             with contextlib.suppress(OSError):

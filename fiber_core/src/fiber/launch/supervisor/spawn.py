@@ -65,6 +65,8 @@ def spawn(
             theirs.append(writer)
         if channel:
             mine, its = socket.socketpair()
+            mine.setblocking(False)
+            its.setblocking(True)
             ours.append(mine.detach())
             theirs.append(its.detach())
         plan = plan_for(

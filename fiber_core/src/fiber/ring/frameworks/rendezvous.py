@@ -43,6 +43,13 @@ class _Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.values: dict[str, bytes] = {}
         super().__init__(*args)
+        self.socket.setblocking(True)
+
+    def get_request(self) -> Any:
+        connection, address = super().get_request()
+        # a member may be silent for longer than the program's default timeout
+        connection.setblocking(True)
+        return connection, address
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -144,7 +144,7 @@ class _Stores:
                 self._streams.answer(pipe, shared.state.answer)
                 return
             try:
-                store = socket.create_connection((LOOPBACK, shared.port()))
+                store = socket.create_connection((LOOPBACK, shared.port()), timeout=None)
             except OSError:
                 # the ring is leaving
                 return

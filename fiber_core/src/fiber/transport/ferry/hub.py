@@ -246,6 +246,8 @@ class Hub:
         if route.job not in self._shores:
             return None
         near, far = socket.socketpair()
+        near.setblocking(False)
+        far.setblocking(False)
         self._departs(route, far)
         return near
 

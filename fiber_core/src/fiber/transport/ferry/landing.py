@@ -193,6 +193,7 @@ class Landing:
         assert self._reactor is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._listener.accept()
+            sock.setblocking(False)
             unproven = [stream for stream in self._streams if not stream.is_proven]
             if len(unproven) >= _UNPROVEN:
                 # whoever knows the key says so at once; the newest may be the one that does
@@ -335,6 +336,7 @@ class Landing:
         assert self._reactor is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._desk.accept()
+            sock.setblocking(False)
 
             lines = Lines(
                 self._reactor,

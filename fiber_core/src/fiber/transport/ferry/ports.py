@@ -105,6 +105,7 @@ class Ports:
     def _accept(self, route: Route, listener: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             connection, _ = listener.accept()
+            connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._on_connection(route, connection)
 

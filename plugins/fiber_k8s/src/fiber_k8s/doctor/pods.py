@@ -120,6 +120,7 @@ def listening(host: str) -> Iterator[int]:
     """In this block this process answers pods that dial it; its port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
+        server.setblocking(True)
         thread = threading.Thread(target=_answer, args=(server,), name="fiber-doctor", daemon=True)
         thread.start()
         try:
@@ -136,4 +137,5 @@ def _answer(server: socket.socket) -> None:
         while True:
             peer, _ = server.accept()
             with peer:
+                peer.setblocking(True)
                 peer.sendall(WORD)

@@ -124,6 +124,7 @@ def listen() -> None:
             while True:
                 peer, _ = server.accept()
                 with peer:
+                    peer.settimeout(_TIMEOUT)
                     peer.sendall(WORD)
         except TimeoutError:
             return

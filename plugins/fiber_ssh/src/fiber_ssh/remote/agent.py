@@ -182,6 +182,7 @@ class Agent:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
+            sock.setblocking(False)
             self._connections.append(Connection(sock, self._selector, self._heard))
 
     def _heard(self, connection: Connection, message: Message) -> None:

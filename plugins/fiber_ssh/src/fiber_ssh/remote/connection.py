@@ -72,7 +72,7 @@ class Connection:
     """The agent's end of a connection.
 
     Args:
-        sock: it.
+        sock: it, non-blocking.
         selector: where it is watched while it is open.
         hear: called with each message.
     """
@@ -83,7 +83,6 @@ class Connection:
         selector: selectors.BaseSelector,
         hear: Callable[[Connection, Message], None],
     ) -> None:
-        sock.setblocking(False)
         # whoever is answered so was accepted by an agent that goes on
         sock.send(b"+")
         self.sock = sock

@@ -63,6 +63,7 @@ def bound_port() -> tuple[socket.socket, int]:
     Without ``SO_REUSEADDR``, by which any other user of the host could listen there before the job.
     """
     bound = socket.socket()
+    bound.setblocking(True)
     bound.bind(("127.0.0.1", 0))
     return bound, bound.getsockname()[1]
 

@@ -61,6 +61,7 @@ def _copy_out(sock: socket.socket) -> None:
 def _connect(root: str) -> socket.socket | None:
     for _ in range(_TRIES):
         sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(True)
         try:
             sock.connect(_SOCKET)
             # an agent that is about to end accepts nobody any more
@@ -99,6 +100,7 @@ def _have_turn(lock: BinaryIO) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as other:
+                other.setblocking(True)
                 other.connect(_SOCKET)
                 if other.recv(1):
                     return False
@@ -115,6 +117,7 @@ def _be_agent(root: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_SOCKET)
         listener = socket.socket(socket.AF_UNIX)
+        listener.setblocking(True)
         listener.bind(_SOCKET)
         os.chmod(_SOCKET, 0o600)
         listener.listen(64)
