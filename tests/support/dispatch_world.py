@@ -276,6 +276,7 @@ class FakeLink:
         self.fds = (self.fd, self.end_fd)
         self.buffered = False
         self.lost = False
+        self.is_intact = True
         self.sent: queue.Queue[Message] = queue.Queue()
         self._coming: list[Message] = []
         self._changed = threading.Condition()

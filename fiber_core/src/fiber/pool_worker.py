@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from fiber import runtime
-from fiber.dispatch.worker import Worker
+from fiber.dispatch.worker import DescriptorsLostError, Worker
 from fiber.exceptions import FiberError
 from fiber.launch import bootstrap
 from fiber.pool_memory import PoolMemory
 from fiber.process import Process
+from fiber.transport.link import Link
+
+log = logging.getLogger("fiber")
 
 
 class PoolWorker(Process):
@@ -39,16 +46,33 @@ class PoolWorker(Process):
         if link is None or instructions is None:
             msg = "a pool's worker runs in a process that the pool started"
             raise FiberError(msg)
-        worker = Worker(
-            link,
-            self._pool_target,
-            lambda: bootstrap.dial(instructions, current.hello),
-            PoolMemory(current),
-        )
+        link.on_taken(self._leave)
+
+        def redial() -> Link:
+            made = bootstrap.dial(instructions, current.hello)
+            made.on_taken(self._leave)
+            return made
+
+        worker = Worker(link, self._pool_target, redial, PoolMemory(current))
         if self._initializer is not None:
             try:
                 self._initializer(*self._initargs)
             except Exception as error:
                 worker.report_broken(error)
                 raise
-        worker.run()
+        try:
+            worker.run()
+        except DescriptorsLostError:
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        """End this process, whose connections a task has closed; on any thread."""
+        # nothing that would be closed in order can be: other files may have those numbers by now
+        log.error(
+            "fiber: %s ends: a task has closed or replaced descriptors that it did not open",
+            self.name,
+        )
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(bootstrap.DESCRIPTORS_LOST)

@@ -9,13 +9,15 @@ from fiber.dispatch import batch, protocol
 from fiber.dispatch.calls import Call
 from fiber.dispatch.outcomes import Received
 from fiber.dispatch.protocol import Mode, Tasks
-from fiber.dispatch.worker import Worker
+from fiber.dispatch.worker import DescriptorsLostError, Worker
 from fiber.exceptions import PeerLostError, StartError
 from fiber.transport import codec
 from fiber.transport.wire import Kind
 
 go_on = threading.Event()
 begun = threading.Event()
+#: links whose descriptors a task takes
+taken_from = []
 
 
 def square(x):
@@ -31,6 +33,12 @@ def wait_on_three(x):
 
 def raise_lost(_):
     raise PeerLostError("a queue's owner is gone")
+
+
+def take_on_two(x):
+    if x == 2:
+        taken_from[0].is_intact = False
+    return wait_on_three(x)
 
 
 class Unreadable:
@@ -277,6 +285,52 @@ def test_it_ends_when_nobody_answers(pool):
     pool.link.lose()
     pool.thread.join(20)
     assert isinstance(pool.error, StartError)
+
+
+class TestLostDescriptors:
+    """A task has closed them, or has put other files in their place."""
+
+    def test_a_worker_ends_and_writes_no_result_into_somebody_elses_file(self, pool):
+        pool.begin()
+        call = pool.call(wait_on_three, [3])
+        pool.teach(call)
+        pool.give(call)
+        assert begun.wait(20)
+        pool.link.is_intact = False
+        go_on.set()
+        pool.thread.join(20)
+        assert isinstance(pool.error, DescriptorsLostError)
+        assert pool.link.sent.empty()
+        assert len(pool.links) == 1
+
+    def test_a_worker_ends_where_only_the_end_of_its_connection_is_seen(self, pool):
+        pool.begin()
+        pool.link.is_intact = False
+        pool.link.lose()
+        pool.thread.join(20)
+        assert isinstance(pool.error, DescriptorsLostError)
+        assert len(pool.links) == 1
+
+    def test_a_worker_does_not_wait_for_what_cannot_come(self, pool):
+        """Where its function was dropped, for one."""
+        pool.begin()
+        call = pool.call(square, [3])
+        pool.link.is_intact = False
+        pool.give(call)
+        pool.thread.join(20)
+        assert isinstance(pool.error, DescriptorsLostError)
+
+    def test_results_that_wait_during_a_long_task_are_not_written_either(self, pool):
+        taken_from[:] = pool.links
+        pool.begin()
+        call = pool.call(take_on_two, list(range(5)))
+        pool.teach(call)
+        pool.give(call)
+        assert begun.wait(20)
+        go_on.set()
+        pool.thread.join(20)
+        assert isinstance(pool.error, DescriptorsLostError)
+        assert pool.link.sent.empty()
 
 
 def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_comes_at_once(pool):

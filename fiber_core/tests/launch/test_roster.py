@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber import values
 from fiber.exceptions import StartError, SubmitError
 from fiber.launch import roster as module
+from fiber.launch.bootstrap import DESCRIPTORS_LOST
 from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Say, Start, Stop
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -44,8 +45,8 @@ LEFT = status(JobState.SUCCEEDED, code=0, reason=Reason(ReasonKind.EXIT, 0))
 class Play:
     """A roster with a clock and the jobs it asked for."""
 
-    def __init__(self, wanted, per_job=1):
-        self.roster = Roster(lease=LEASE, per_job=per_job)
+    def __init__(self, wanted, per_job=1, verdict=None):
+        self.roster = Roster(lease=LEASE, per_job=per_job, verdict=verdict)
         self.roster.wanted = wanted
         self.now = 100.0
         self.jobs = []
@@ -583,6 +584,39 @@ class TestSilence:
         (kill,) = play.wait()
         assert kill.member.ident == "0"
 
+    def test_on_one_host_the_lost_connection_of_a_worker_counts_as_its_death(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.roster.is_cut("0", play.now)
+        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        # it is killed once more where it does not end
+        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        loss = play.lose(play.jobs[0])
+        assert loss.counts
+        assert str(loss.attempt.reason) == "SIGNAL(9)"
+        assert "its connection ended" in loss.attempt.message
+
+    def test_on_a_network_it_does_not(self):
+        play = Play(1, verdict=LEASE + 1)
+        play.run()
+        play.up()
+        play.roster.is_cut("0", play.now)
+        assert play.roster.deadline() == play.now + LEASE + 1
+        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        loss = play.lose(play.jobs[0])
+        assert not loss.counts
+        assert str(loss.attempt.reason) == "LEASE"
+
+    def test_one_that_is_stopped_besides_is_not_to_blame(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], STOPPED)
+        play.roster.is_cut("0", play.now)
+        play.wait()
+        assert not play.lose(play.jobs[0]).counts
+
     def test_whoever_was_late_itself_judges_nobody_in_that_turn(self):
         play = Play(2)
         play.run()
@@ -656,6 +690,18 @@ class TestLosses:
         play.run()
         play.lose(play.jobs[0])
         assert play.tell(play.jobs[0], KILLED) == []
+
+    def test_of_one_whose_task_closed_its_descriptors_it_is_said_what_to_look_for(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        reason = Reason(ReasonKind.EXIT, DESCRIPTORS_LOST)
+        ended = status(
+            JobState.FAILED, code=DESCRIPTORS_LOST, reason=reason, message="ended with 121"
+        )
+        loss = play.lose(play.jobs[0], ended)
+        assert loss.counts
+        assert loss.attempt.message.startswith("ended with 121: has a task closed or replaced")
 
 
 class Histories(RuleBasedStateMachine):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import resource
+import select
 import socket
 import sys
 
@@ -132,3 +133,88 @@ class TestConnections:
             assert list(connections.accepted([found.local])) == [found]
             anywhere = bytes(4), found.local[1]
             assert len(list(connections.accepted([anywhere]))) == 2
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+class TestHeld:
+    def test_they_are_ours_as_long_as_nobody_touches_them(self, pipe):
+        assert descriptors.Held(pipe).are_ours
+
+    def test_one_that_was_closed_is_not(self):
+        reader, writer = os.pipe()
+        held = descriptors.Held((reader, writer))
+        os.close(writer)
+        assert not held.are_ours
+        os.close(reader)
+        assert not held.are_ours
+
+    def test_another_file_of_the_same_number_is_not(self, pipe):
+        held = descriptors.Held(pipe)
+        mine, (other, end) = os.dup(pipe[0]), os.pipe()
+        os.dup2(other, pipe[0])
+        assert not held.are_ours
+        os.dup2(mine, pipe[0])
+        assert held.are_ours
+        for number in (mine, other, end):
+            os.close(number)
+
+
+def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):
+    found = descriptors.in_use()
+    assert set(pipe) <= found
+    for number in found:
+        os.fstat(number)
+
+
+class TestWaiting:
+    @pytest.fixture
+    def poll(self, pipe):
+        poll = select.poll()
+        poll.register(pipe[0], select.POLLIN)
+        return poll
+
+    def test_until_there_is_something_to_read_or_the_time_has_passed(self, poll, pipe):
+        assert not descriptors.await_readable(poll, pipe[:1], 0.001)
+        os.write(pipe[1], b"x")
+        assert descriptors.await_readable(poll, pipe[:1], None)
+
+    def test_also_where_no_file_may_be_opened_any_more(self, poll, pipe):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+                poll.poll(0)
+            assert not descriptors.await_readable(poll, pipe[:1], 0.001)
+            os.write(pipe[1], b"x")
+            assert descriptors.await_readable(poll, pipe[:1], None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    def test_a_closed_one_is_waited_for_no_longer(self):
+        reader, writer = os.pipe()
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        os.close(reader)
+        os.close(writer)
+        assert descriptors.await_readable(poll, [reader], None)
+
+
+def test_looking_at_anothers_socket_does_not_make_it_non_blocking():
+    near, far = socket.socketpair()
+    with near, far:
+        socket.setdefaulttimeout(1)
+        try:
+            looked_at = descriptors.borrowed(near.fileno())
+            assert looked_at.gettimeout() is None
+            looked_at.detach()
+            assert socket.getdefaulttimeout() == 1
+        finally:
+            socket.setdefaulttimeout(None)
+        assert os.get_blocking(near.fileno())

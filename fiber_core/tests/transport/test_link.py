@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import socket
 import threading
 import time
 
 import pytest
 
-from fiber.transport import wire
+from fiber.transport import watch, wire
 from fiber.transport.wire import Kind
 from transport_world import PATIENCE, Mailbox, hello, outcome, until
 
@@ -181,3 +183,44 @@ class TestWindows:
             peer.send(Kind.CAST, 1, number)
         assert [link.receive(timeout=PATIENCE).id for _ in range(100)] == list(range(100))
         filler()
+
+
+class TestDescriptorsThatUserCodeTakes:
+    def test_a_link_knows_whether_it_has_them(self, listening):
+        link = listening.link()
+        assert link.is_intact
+        number = link.fds[-1]
+        mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
+        os.dup2(other, number)
+        assert not link.is_intact
+        os.dup2(mine, number)
+        assert link.is_intact
+        os.close(mine)
+        os.close(other)
+
+    def test_one_within_a_host_leaves_alone_what_came_in_their_place(self, listen):
+        link = listen("unix").link()
+        number = link.fds[0]
+        near, far = socket.socketpair()
+        os.dup2(near.fileno(), number)
+        link.close()
+        del link
+        gc.collect()
+        theirs = socket.socket(fileno=number)
+        theirs.send(b"still open")
+        assert far.recv(100) == b"still open"
+        for one in (near, far, theirs):
+            one.close()
+
+    def test_one_between_hosts_tells_though_nobody_uses_it(self, listen, monkeypatch):
+        monkeypatch.setattr(watch, "INTERVAL", 0.05)
+        link = listen("tls+tcp").link()
+        taken = threading.Event()
+        link.on_taken(taken.set)
+        number = link.fds[-1]
+        mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
+        os.dup2(other, number)
+        assert taken.wait(PATIENCE)
+        os.dup2(mine, number)
+        os.close(mine)
+        os.close(other)

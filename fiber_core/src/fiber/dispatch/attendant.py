@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from fiber.transport.descriptors import await_readable
+
 T = TypeVar("T")
 
 #: seconds that an entry runs before the attendant begins to look
@@ -87,5 +89,6 @@ class Attendant(Generic[T]):
         for fd in self._fds:
             poll.register(fd, select.POLLIN)
         # the main thread ends a subject without a word, so that it never pays for one
-        if poll.poll(1000 * PATIENCE) and self._subject is subject:
+        is_readable = await_readable(poll, self._fds, PATIENCE)
+        if is_readable and self._subject is subject:
             self._attend(subject)

@@ -17,14 +17,18 @@ from fiber.dispatch.laid import Memory
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.protocol import Tasks
 from fiber.dispatch.repeated import BlindError, Places
-from fiber.exceptions import PeerLostError
-from fiber.transport import codec
+from fiber.exceptions import FiberError, PeerLostError
+from fiber.transport import codec, wire
 from fiber.transport.link import Link
 from fiber.transport.wire import Kind, Message
 
 # as numbers: an operation on a member of an enum takes as long as reading an entry
 _APPLY, _STARMAP, _SINGLY = int(Mode.APPLY), int(Mode.STARMAP), int(Mode.SINGLY)
 _APART = int(Mode.APART)
+
+
+class DescriptorsLostError(FiberError):
+    """A task has closed or replaced descriptors of the worker that ran it."""
 
 
 class Worker:
@@ -61,7 +65,11 @@ class Worker:
         self._attendant: Attendant[Batch] = Attendant(self._attend, self._linger)
 
     def run(self) -> None:
-        """Work until the pool retires this worker or is gone."""
+        """Work until the pool retires this worker or is gone.
+
+        Raises:
+            DescriptorsLostError: this process cannot work any more.
+        """
         try:
             self._ask(protocol.CREDITS)
             while True:
@@ -70,7 +78,12 @@ class Worker:
                     if message.kind is Kind.RETIRE:
                         return
                     self._take(message)
-                except PeerLostError:
+                except PeerLostError as error:
+                    if not self._link.is_intact:
+                        # another link would not mend what else was closed, and the task that did it
+                        # would be run again and again: it is to count as the worker's death
+                        msg = "a task has closed or replaced descriptors of its worker"
+                        raise DescriptorsLostError(msg) from error
                     # what was at hand is run elsewhere; the pool knows this worker by a new link
                     self._inbox.clear()
                     self._functions.forget_calls()
@@ -87,6 +100,16 @@ class Worker:
     def _ask(self, credits_: int) -> None:
         self._link.send(Kind.ASK, self._target, 0, [protocol.ask(credits_)])
 
+    def _check_link(self) -> None:
+        if not self._link.is_intact:
+            msg = "the descriptors of the connection are gone"
+            raise PeerLostError(msg)
+
+    def _hand_over(self, segments: Sequence[wire.Buffer]) -> None:
+        # not into a file that a task has put in the place of our connection
+        self._check_link()
+        self._link.send(Kind.DONE, self._target, 0, segments)
+
     def _receive(self) -> Message:
         waited = False
         while True:
@@ -98,6 +121,7 @@ class Worker:
                     if message is not None:
                         self._waits = waited
                         return message
+            self._check_link()
             self._link.wait()
             waited = True
 
@@ -163,14 +187,14 @@ class Worker:
     def _run(self, tasks: Tasks, body: memoryview) -> None:
         batch = Batch(
             tasks,
-            lambda segments: self._link.send(Kind.DONE, self._target, 0, segments),
+            self._hand_over,
             lambda: self._catch_up(batch.current),
         )
         try:
             function = self._function(tasks)
             mode, items = self._items(tasks, body)
         except Exception as error:
-            if isinstance(error, PeerLostError) and self._link.lost:
+            if isinstance(error, PeerLostError) and (self._link.lost or not self._link.is_intact):
                 raise
             batch.fail(error)
             return

@@ -41,6 +41,8 @@ PRELOAD = (
 _ENDS_ARE_OURS = sys.version_info >= (3, 13)
 #: seconds for which a parent that does not answer is dialled again
 PATIENCE = 3.0
+#: exit code of a worker whose descriptors a task has closed or replaced
+DESCRIPTORS_LOST = 121
 
 
 @values.frozen(kw_only=True)
@@ -144,6 +146,10 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     runtime.process = process
     sentinel = _parent_sentinel(link)
     code = _run(process, sentinel)
+    if not link.is_intact:
+        # user code has closed our descriptors, as a daemonize() does: nothing can be closed in order,
+        # and other files may have the numbers
+        os._exit(code & 0xFF)
     runtime.exit_code = code
     runtime.close()
     nng = sys.modules.get("fiber.transport.nng")

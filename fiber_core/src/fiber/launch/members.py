@@ -9,11 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fiber import values
+from fiber.launch.bootstrap import DESCRIPTORS_LOST
 from fiber.model import JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
     from fiber.launch.child import Child
+
+#: what a task must not do, as it is told
+_CLOSED = (
+    "has a task closed or replaced descriptors that it did not open, by os.closerange() maybe?"
+)
 
 
 @values.define(eq=False)
@@ -44,6 +50,8 @@ class Member:
     stopped_at: float | None = None
     #: True once it was killed for its silence
     fenced: bool = False
+    #: True once it was killed for having lost its connection, where no network can be to blame
+    disconnected: bool = False
     #: when it was killed last, if it was
     killed_at: float | None = None
 
@@ -133,6 +141,10 @@ def attempt_of(member: Member, process: ProcessStatus) -> Attempt:
     if member.fenced:
         reason = Reason(ReasonKind.LEASE)
         message = "it was stopped or silent for longer than its lease, and was killed"
+    elif member.disconnected:
+        message = f"its connection ended and it made no other, so that it was killed: {_CLOSED}"
+    elif process.exit_code == DESCRIPTORS_LOST:
+        message = f"{message}: {_CLOSED}"
     return Attempt(
         worker=member.name,
         host=member.child.host,

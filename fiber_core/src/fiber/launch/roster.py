@@ -291,7 +291,11 @@ class Roster:
         for member in self._groups.timed():
             due = self._kill_at(member)
             if due is not None and now >= due:
-                member.fenced = member.fenced or not member.leaving
+                if not member.leaving and not member.disconnected:
+                    # on one host a connection does not end by itself: its work may be to blame
+                    times = member.killed_at, member.stopped_at, self._verdict
+                    member.disconnected = times == (None, None, None)
+                    member.fenced = member.fenced or not member.disconnected
                 return self._kill(member, now)
         if self._is_hopeless():
             self.close()

@@ -1,10 +1,12 @@
-"""The descriptors of this process: room for many, which are connections, and whose sockets are."""
+"""The descriptors of this process: room for many, which are connections, and which still ours."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
+import select
 import socket
 import struct
 import sys
@@ -176,3 +178,63 @@ def borrowed(descriptor: int) -> socket.socket:
         return socket.socket(fileno=descriptor)
     finally:
         socket.setdefaulttimeout(timeout)
+
+
+def in_use() -> set[int]:
+    """The descriptors that are open."""
+    # the one by which a folder of them was read is listed there
+    return {number for number in numbers() if _file(number) is not None}
+
+
+class Held:
+    """Descriptors in use, as they were when they were opened.
+
+    User code may close them (``os.closerange``, as a ``daemonize`` does) or put other files in their
+    place (``os.dup2``), and tells nobody. By number alone we would then read, write and close
+    somebody else's files.
+
+    Args:
+        numbers: the descriptors, open.
+    """
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._files = [(number, _file(number)) for number in numbers]
+
+    @property
+    def are_ours(self) -> bool:
+        """False once one of them was closed, or is another file."""
+        # a loop: this is asked for each message of a worker
+        for number, file in self._files:  # noqa: SIM110
+            if _file(number) != file:
+                return False
+        return True
+
+
+def _file(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def await_readable(poll: select.poll, numbers: Iterable[int], seconds: float | None) -> bool:
+    """Wait until one of some descriptors is readable or in error; False when the time has passed.
+
+    Args:
+        poll: has all of them.
+        numbers: the same.
+        seconds: at most; None for ever.
+    """
+    try:
+        return bool(poll.poll(None if seconds is None else 1000 * seconds))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    # poll() refuses more descriptors than the limit of open files, which may be 0 by now
+    try:
+        return bool(select.select(list(numbers), (), (), seconds)[0])
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return True

@@ -12,9 +12,9 @@ import pynng
 from pynng import ffi, lib
 
 from fiber.exceptions import HandshakeError, TransportError
-from fiber.transport import fork, watch, wire
+from fiber.transport import descriptors, fork, watch, wire
 from fiber.transport.identity import Credentials
-from fiber.transport.nng import RawSocket, build, check, tls
+from fiber.transport.nng import RawSocket, build, check, shared_descriptors, tls
 
 # milliseconds until nng redials, which is of no use here, see _Line.admit
 _NEVER = 10**9
@@ -23,10 +23,14 @@ _NEVER = 10**9
 class _Line:
     """The one pipe that a dialling socket ever has, and the news of its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, receives: int) -> None:
         # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
         # which is closed with the last object that may look at it
         self.fd, self._write = os.pipe()
+        self._held = descriptors.Held((self.fd, self._write))
+        #: without which nothing is received
+        self.needed = descriptors.Held((self.fd, receives, *shared_descriptors()))
+        self.on_taken: Callable[[], None] = lambda: None
         self.lost = False
         self._admitted = False
 
@@ -39,11 +43,21 @@ class _Line:
     def end(self, _: Any = None) -> None:
         if not self.lost:
             self.lost = True
-            os.write(self._write, b"\0")
+            if self._held.are_ours:
+                os.write(self._write, b"\0")
+
+    def is_ours(self) -> bool:
+        """False, and its user is told, once somebody has closed or replaced its descriptors."""
+        if self.lost or self.needed.are_ours:
+            return True
+        self.lost = True
+        self.on_taken()
+        return False
 
     def __del__(self) -> None:
-        os.close(self.fd)
-        os.close(self._write)
+        if self._held.are_ours:
+            os.close(self.fd)
+            os.close(self._write)
 
 
 def _start(action: Callable[[], None], name: str) -> threading.Event:
@@ -71,11 +85,12 @@ class DiallingSocket(RawSocket):
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
-        self._line = _Line()
+        self._line = _Line(self.fd)
         # what was taken in is told in its order; held for as long as nng takes to look at a frame
         self._order = threading.Lock()
         self._waiters: set[object] = set()
-        self._socket.add_pre_pipe_connect_cb(watch.add)
+        is_ours = self._line.is_ours
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: watch.add(pipe, is_ours))
         self._socket.add_post_pipe_remove_cb(watch.remove)
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
@@ -91,6 +106,11 @@ class DiallingSocket(RawSocket):
         return self.fd, self._line.fd
 
     @property
+    def held(self) -> descriptors.Held:
+        """Those without which nothing is received."""
+        return self._line.needed
+
+    @property
     def end_fd(self) -> int:
         """Readable once the peer is gone."""
         return self._line.fd
@@ -99,6 +119,10 @@ class DiallingSocket(RawSocket):
     def lost(self) -> bool:
         """True once the peer is gone, or the socket closed."""
         return self._line.lost
+
+    def on_taken(self, action: Callable[[], None]) -> None:
+        """See :meth:`~fiber.transport.link.Link.on_taken`."""
+        self._line.on_taken = action
 
     def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
         """Connect; waits in a way that signals may interrupt.

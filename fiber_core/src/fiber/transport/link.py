@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from fiber.transport import wire
+from fiber.transport import descriptors, wire
 from fiber.transport.handshake import Dialler, Hello
 from fiber.transport.identity import Credentials
 from fiber.transport.wire import Kind, Message
@@ -26,11 +26,14 @@ class _Socket(Protocol):
     @property
     def fds(self) -> tuple[int, ...]: ...
     @property
+    def held(self) -> descriptors.Held: ...
+    @property
     def end_fd(self) -> int: ...
     @property
     def buffered(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
+    def on_taken(self, action: Callable[[], None]) -> None: ...
     def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None: ...
     def receive(self) -> tuple[int, bytearray] | None: ...
     def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None: ...
@@ -111,6 +114,19 @@ class Link:
         """True once the other side is gone, or this one closed."""
         return self._socket.lost
 
+    @property
+    def is_intact(self) -> bool:
+        """False once somebody has closed its descriptors, or put other files in their place."""
+        return self._socket.held.are_ours
+
+    def on_taken(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called where a thread of the transport's notices that it is not intact.
+
+        Between hosts one looks every second. On one host whoever uses the connection finds out, and
+        the process at the other end hears of it at once.
+        """
+        self._socket.on_taken(action)
+
     def send(
         self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[wire.Buffer] = ()
     ) -> None:
@@ -154,7 +170,7 @@ class Link:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until :meth:`receive` may have something, or the other side is gone."""
-        self._poll.poll(None if timeout is None else 1000 * timeout)
+        descriptors.await_readable(self._poll, self._socket.fds, timeout)
 
     def close(self) -> None:
         """Close the connection; idempotent. Whoever waits for it gets a PeerLostError."""

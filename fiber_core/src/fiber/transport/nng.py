@@ -11,10 +11,11 @@ This module, ``dialling.py``, ``watch.py`` and ``fork.py`` are the only importer
 from __future__ import annotations
 
 import atexit
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import process, util
 from typing import Any, Protocol
 
@@ -39,6 +40,8 @@ _BUSY = 0.1, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
 _tuned = False
+# descriptors that nng's threads use for all sockets; None until the first one is opened
+_shared: tuple[int, ...] | None = None
 # what ends nng, until the runtime of a child is closed
 _put_off: list[Callable[[], Any]] = []
 _tune_lock = threading.Lock()
@@ -96,6 +99,26 @@ def tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
     )
 
 
+@contextlib.contextmanager
+def _noting_shared() -> Iterator[None]:
+    """The first socket is opened within: find out which descriptors nng opens for all of them."""
+    global _shared  # noqa: PLW0603 - mirrors a state of the C library
+    if _shared is not None:
+        yield
+        return
+    before = descriptors.in_use()
+    yield
+    _shared = tuple(sorted(descriptors.in_use() - before))
+
+
+def shared_descriptors() -> tuple[int, ...]:
+    """Those without which no socket of nng's works, once there is one.
+
+    In a process that opens files on other threads meanwhile there may be more.
+    """
+    return _shared or ()
+
+
 class _Opener(Protocol):
     def __call__(self, socket: Any) -> int: ...
 
@@ -106,14 +129,15 @@ class RawSocket:
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
         _tune()
-        self._socket = pynng.Socket(
-            opener=opener,
-            # nng counts its own routing header too
-            recv_max_size=max_frame + 64,
-            recv_buffer_size=buffer,
-            send_buffer_size=buffer,
-            **options,
-        )
+        with _noting_shared():
+            self._socket = pynng.Socket(
+                opener=opener,
+                # nng counts its own routing header too
+                recv_max_size=max_frame + 64,
+                recv_buffer_size=buffer,
+                send_buffer_size=buffer,
+                **options,
+            )
         self._raw = self._socket.socket
         self._closed = False
         self._lock = threading.Lock()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.transport import fork, stream, wire
+from fiber.transport import descriptors, fork, stream, wire
 from fiber.transport.identity import Credentials
 
 #: how URLs of such sockets begin
@@ -53,6 +53,7 @@ class UnixDialling:
     def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._held = descriptors.Held((self._socket.fileno(),))
         self._socket.setblocking(True)
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
@@ -75,6 +76,11 @@ class UnixDialling:
         return (self.fd,)
 
     @property
+    def held(self) -> descriptors.Held:
+        """The connection's own."""
+        return self._held
+
+    @property
     def end_fd(self) -> int:
         """Readable once :meth:`receive` has met the end of the stream."""
         if self._end is None:
@@ -87,6 +93,9 @@ class UnixDialling:
     def buffered(self) -> bool:
         """True while :meth:`receive` has something that no descriptor tells of."""
         return bool(self._frames)
+
+    def on_taken(self, action: Callable[[], None]) -> None:
+        """Nothing: no thread of its own would notice, and the listener does at once."""
 
     def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
         """Connect; ``credentials`` are shown later, by the handshake.
@@ -219,9 +228,10 @@ class UnixDialling:
         """End the connection; idempotent. Descriptors stay until nobody can look at them."""
         if fork.is_stranger():
             return
-        with contextlib.suppress(OSError):
-            # wakes whoever waits for it
-            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._held.are_ours:
+            with contextlib.suppress(OSError):
+                # wakes whoever waits for it
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._ended()
 
     def abandon(self) -> None:
@@ -231,7 +241,11 @@ class UnixDialling:
         self._socket.close()
 
     def __del__(self) -> None:
-        self._socket.close()
+        if self._held.are_ours:
+            self._socket.close()
+        else:
+            # that number is somebody else's by now, or nobody's
+            self._socket.detach()
         if self._end is not None:
             for fd in self._end:
                 os.close(fd)

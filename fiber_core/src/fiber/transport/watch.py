@@ -10,6 +10,7 @@ that is connected has. The thread for it is there as long as there are such pipe
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pynng import ffi, lib
@@ -18,13 +19,19 @@ from pynng import ffi, lib
 INTERVAL = 1.0
 
 _lock = threading.Lock()
-_pipes: dict[int, Any] = {}
+_pipes: dict[int, tuple[Any, Callable[[], bool]]] = {}
 _empty = threading.Event()
 _thread: threading.Thread | None = None
 
 
-def add(pipe: Any) -> None:
-    """Watch a pipe of pynng's where it is one between hosts."""
+def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
+    """Watch a pipe of pynng's where it is one between hosts.
+
+    Args:
+        pipe: it.
+        is_ours: asked before nng is; False where user code has taken nng's descriptors away, which
+            would end the process if nng met it.
+    """
     global _thread  # noqa: PLW0603 - one thread a process
     address = ffi.new("nng_sockaddr *")
     if lib.nng_pipe_get_addr(pipe.pipe, b"remote-address", address):
@@ -32,7 +39,7 @@ def add(pipe: Any) -> None:
     if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
         return
     with _lock:
-        _pipes[pipe.id] = pipe.pipe
+        _pipes[pipe.id] = pipe.pipe, is_ours
         _empty.clear()
         if _thread is None:
             _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
@@ -60,7 +67,11 @@ def _run() -> None:
                 _thread = None
                 return
             pipes = list(_pipes.items())
-        for number, pipe in pipes:
+        for number, (pipe, is_ours) in pipes:
+            if not is_ours():
+                with _lock:
+                    _pipes.pop(number, None)
+                continue
             address = ffi.new("nng_sockaddr *")
             if lib.nng_pipe_get_addr(pipe, b"remote-address", address):
                 with _lock:

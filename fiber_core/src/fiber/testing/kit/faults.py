@@ -117,6 +117,16 @@ class Faults(Programs):
                 measure(what, number)
 
     @pytest.mark.timeout(300)
+    def test_a_task_that_closes_its_workers_descriptors_hangs_nobody(
+        self, program: Callable[..., Master], measure: Measure
+    ) -> None:
+        told = program("closed_descriptors").end()
+
+        for facts in told:
+            for what, number in facts.get("measured", {}).items():
+                measure(what, number)
+
+    @pytest.mark.timeout(300)
     def test_a_worker_that_has_to_go_finishes_its_task_and_hands_over_the_rest(
         self, backend: Backend, program: Callable[..., Master], measure: Measure
     ) -> None:
