@@ -58,6 +58,13 @@ def squares(processes: int) -> None:
     print(json.dumps({"good": good, "seconds": seconds, "after": after}), flush=True)
 
 
+def absolutes(processes: int) -> None:
+    """The least that a pool can do."""
+    with fiber.Pool(processes) as pool:
+        found = pool.map(abs, [-1, -2], chunksize=1)
+    print(json.dumps(found), flush=True)
+
+
 def wait(processes: int) -> None:
     """Workers that run until somebody ends this program."""
     with fiber.Pool(processes) as pool:
@@ -129,5 +136,5 @@ def meet(_: int) -> None:
 
 
 if __name__ == "__main__":
-    programs = {"squares": squares, "wait": wait, "files": files, "meet": meet}
-    programs[sys.argv[1]](int(sys.argv[2]))
+    programs = (absolutes, squares, wait, files, meet)
+    {program.__name__: program for program in programs}[sys.argv[1]](int(sys.argv[2]))

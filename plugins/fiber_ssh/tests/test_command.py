@@ -1,11 +1,13 @@
 """What is said to a shell comes out of it as it went in."""
 
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from fiber_ssh.command import command_line, python_line
+from fiber_ssh.command import MARK, command_line, python_line
+from fiber_ssh.shell import words_of
 
 WORDS = [
     "",
@@ -56,8 +58,39 @@ def test_a_program_is_given_to_python_in_one_safe_word():
 
 
 def test_the_home_of_a_python_is_left_to_the_shell():
-    assert python_line("~/venv/bin/python", "").startswith("exec ~/venv/bin/python -c ")
-    assert python_line("/my python", "").startswith("exec '/my python' -c ")
+    def told(python):
+        return shlex.split(python_line(python, ""))[-1]
+
+    assert "; exec ~/venv/bin/python -c " in told("~/venv/bin/python")
+    assert "; exec '/my python' -c " in told("/my python")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("before", ["", "echo noise; echo noise >&2; ", "set -xv; "])
+def test_what_a_program_writes_can_be_told_from_what_its_shell_does(shell, before):
+    code = "import sys; print('answer'); print('words', file=sys.stderr); sys.exit(3)"
+    line = before + command_line([sys.executable, "-I", "-c", code], marked=True)
+
+    done = subprocess.run([shell, "-c", line], capture_output=True, check=False)
+
+    assert done.returncode == 3
+    assert done.stdout.partition(MARK)[2] == b"answer\n"
+    assert words_of(done.stderr) == "words"
+
+
+def test_the_words_of_a_folder_that_is_missing_are_a_programs_own():
+    line = "echo noise >&2; " + command_line(["true"], directory="/no/folder", marked=True)
+
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False)
+
+    assert done.returncode
+    assert "/no/folder" in words_of(done.stderr)
+    assert "noise" not in words_of(done.stderr)
+
+
+def test_where_a_shell_did_not_come_to_the_program_its_own_words_are_all_there_is():
+    assert words_of(b"quota exceeded\n") == "quota exceeded"
+    assert words_of(b"quota is 90 %\n" + MARK) == ""
 
 
 def test_what_no_shell_can_be_told_is_refused():

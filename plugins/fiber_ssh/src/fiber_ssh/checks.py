@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from fiber.exceptions import BackendError, FiberError, ResourceError
-from fiber.model import BackendContext, Check, Job, JobSpec, JobState
+from fiber.model import BackendContext, Check, Job, JobSpec, JobState, Peers
+from fiber.transport.interfaces import interfaces
+from fiber_ssh.address import NOWHERE, listen_address
 from fiber_ssh.config import SshConfig
 from fiber_ssh.desk import Desk
 from fiber_ssh.hosts import read_hosts
+from fiber_ssh.link import HostLink
 from fiber_ssh.order import Order
+from fiber_ssh.reaching import Reaching
 from fiber_ssh.station import Station
 
 __all__ = ["run_checks"]
@@ -21,7 +29,7 @@ _CODE = "import socket; print(socket.gethostname())"
 
 
 def run_checks(context: BackendContext) -> Iterator[Check]:
-    """Check every host, one after the other, with a job on each; nothing is left on them.
+    """Check every host, one after the other, with a job on each, then how their jobs would meet.
 
     Args:
         context: as the backend has it; the checks are runs of their own.
@@ -32,20 +40,23 @@ def run_checks(context: BackendContext) -> Iterator[Check]:
     except FiberError as error:
         yield Check(name="hosts", ok=False, detail=str(error), fix=_fix(str(error)))
         return
-    for host in hosts:
-        run_id = secrets.token_hex(4)
-        desk = Desk(
-            (host,),
-            config,
-            backend="ssh",
-            run_id=run_id,
-            lease=_PATIENCE,
-            providers=context.providers,
-        )
-        try:
-            yield from _check_host(desk, desk.stations[host.name], sorted(context.providers))
-        finally:
-            desk.close()
+    with contextlib.ExitStack() as stack:
+        links = []
+        for host in hosts:
+            desk = Desk(
+                (host,),
+                config,
+                backend="ssh",
+                run_id=secrets.token_hex(4),
+                lease=_PATIENCE,
+                providers=context.providers,
+            )
+            stack.callback(desk.close)
+            station = desk.stations[host.name]
+            yield from _check_host(desk, station, sorted(context.providers))
+            if station.link.is_up:
+                links.append(station.link)
+        yield from _check_connections(links, config)
 
 
 def _check_host(desk: Desk, station: Station, kinds: list[str]) -> Iterator[Check]:
@@ -77,6 +88,40 @@ def _check_host(desk: Desk, station: Station, kinds: list[str]) -> Iterator[Chec
     yield _check_job(desk, about.executable, name)
 
 
+def _check_connections(links: Sequence[HostLink], config: SshConfig) -> Iterator[Check]:
+    """Find out how jobs on these hosts would meet, as for the processes of a pool."""
+    if not links:
+        return
+    reaching = Reaching(config, lambda: links)
+    with _listening(config) as url:
+        for link in links:
+            name = f"host {link.host.name}: connections"
+            try:
+                way = reaching.way(link, [url])
+            except FiberError as error:
+                yield Check(name=name, ok=False, detail=str(error), fix=_fix(str(error)))
+                continue
+            detail = "its processes dial this program"
+            if way.is_streamed:
+                detail = "over streams of its ssh connection, for not all hosts can be dialled"
+            yield Check(name=name, ok=True, detail=detail)
+
+
+@contextlib.contextmanager
+def _listening(config: SshConfig) -> Iterator[str]:
+    """In this block this process can be dialled as one that has a pool; the URL."""
+    peers = Peers(same_host=False, directory="", name="doctor", config=config, environ=os.environ)
+    chosen = listen_address(peers, interfaces())
+    host = urlsplit(chosen.bind_url).hostname or NOWHERE
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # whoever dials is connected by the system; there is nothing to say
+    with socket.create_server((host, 0), family=family) as listener:
+        listener.setblocking(True)
+        told = chosen.advertise_host or host
+        told = f"[{told}]" if ":" in told else told
+        yield f"tls+tcp://{told}:{listener.getsockname()[1]}"
+
+
 def _check_job(desk: Desk, python: str, name: str) -> Check:
     run_id = str(desk.run_id)
     begin = time.monotonic()
@@ -90,7 +135,7 @@ def _check_job(desk: Desk, python: str, name: str) -> Check:
                 ok = status.state is JobState.SUCCEEDED
                 took = f"it ran and ended in {time.monotonic() - begin:.2f} s"
                 detail = took if ok else f"it ended by {status.reason}: {status.message}"
-                fix = "" if ok else f"run {python} on the {name} by hand"
+                fix = "" if ok else _fix(status.message, f"run {python} on the {name} by hand")
                 return Check(name=f"{name}: a job", ok=ok, detail=detail, fix=fix)
     except FiberError as error:
         return Check(name=f"{name}: a job", ok=False, detail=str(error), fix=_fix(str(error)))

@@ -15,11 +15,11 @@ import attrs
 import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
-from fiber_ssh.command import command_line
+from fiber_ssh.command import MARK, command_line
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import pack, pack_data
-from fiber_ssh.shell import About
+from fiber_ssh.shell import About, words_of
 
 __all__ = ["FileSender", "Sent", "find_files"]
 
@@ -91,8 +91,11 @@ class FileSender:
         }
         try:
             with transport.open_session() as channel:
-                channel.exec_command(command_line(argv))
+                channel.exec_command(command_line(argv, marked=True))
                 answers = channel.makefile("rb")
+                # without its end where the line before was not ended
+                while (line := answers.readline()) and not line.endswith(MARK):
+                    pass
                 channel.sendall(pack(order))
                 for number, digest in enumerate(self._answer(channel, answers)["missing"]):
                     with (root / by_digest[digest].path).open("rb") as file:
@@ -110,7 +113,7 @@ class FileSender:
     def _answer(self, channel: paramiko.Channel, answers: Any) -> dict[str, Any]:
         line = answers.readline()
         if not line:
-            words = channel.makefile_stderr("rb").read().decode("utf-8", "replace").strip()
+            words = words_of(channel.makefile_stderr("rb").read())
             msg = f"host {self._host.name} does not take files: {words or 'it said nothing'}"
             raise BackendError(msg)
         found: dict[str, Any] = json.loads(line)

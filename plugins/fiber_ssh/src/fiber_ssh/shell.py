@@ -12,10 +12,10 @@ import paramiko
 
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.archive import agent_archive, loader_source
-from fiber_ssh.command import command_line, python_line
+from fiber_ssh.command import MARK, command_line, python_line
 from fiber_ssh.dial import DROPPED
 
-__all__ = ["About", "Answer", "open_agent", "run"]
+__all__ = ["About", "Answer", "open_agent", "run", "words_of"]
 
 _MOST = 256 * 1024
 
@@ -149,7 +149,7 @@ def _why_not(channel: paramiko.Channel, name: str, python: str) -> str:
     words = b""
     while piece := channel.recv_stderr(4096):
         words += piece
-    text = words.decode("utf-8", "replace").strip()
+    text = words_of(words)
     if code in (126, 127):
         return (
             f"there is no Python {python!r} on host {name} ({text}); install Python 3.10 or later "
@@ -166,7 +166,7 @@ def run(
     timeout: float,
     path: str | None = None,
 ) -> Answer:
-    """Run a program to its end.
+    """Run a program to its end; what the user's shell writes before it is left out.
 
     Args:
         transport: the connection.
@@ -181,7 +181,7 @@ def run(
     try:
         with transport.open_session(timeout=timeout) as channel:
             channel.settimeout(timeout)
-            channel.exec_command(command_line(argv, path=path))
+            channel.exec_command(command_line(argv, path=path, marked=True))
             errors = bytearray()
             reader = threading.Thread(target=_read_errors, args=(channel, errors), daemon=True)
             reader.start()
@@ -197,7 +197,17 @@ def run(
     except DROPPED as error:
         msg = f"{argv[0]} could not be run to its end: {error or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
-    return Answer(code, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    _, mark, answer = output.partition(MARK)
+    if not mark:
+        words = words_of(errors)[-500:] or "it said nothing"
+        msg = f"{argv[0]} was not run: the user's shell ended before with exit code {code}: {words}"
+        raise BackendUnavailableError(msg)
+    return Answer(code, answer.decode("utf-8", "replace"), words_of(errors))
+
+
+def words_of(errors: bytes | bytearray) -> str:
+    """The words on stderr: a marked command's own, or those of a shell that did not come to it."""
+    return errors.rpartition(MARK)[2].decode("utf-8", "replace").strip()
 
 
 def _read_errors(channel: paramiko.Channel, into: bytearray) -> None:

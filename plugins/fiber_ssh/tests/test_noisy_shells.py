@@ -1,0 +1,151 @@
+"""Hosts whose shells print something whenever one logs in, as many a ``.bashrc`` does."""
+
+import sys
+
+import attrs
+import pytest
+
+from fiber.exceptions import BackendUnavailableError
+from fiber.testing import FakeProvider
+from fiber_ssh import checks
+from fiber_ssh.files import FileSender
+from fiber_ssh.hosts import read_hosts
+from fiber_ssh.link import HostLink
+from fiber_ssh.reaching import Reaching
+from fiber_ssh.shell import run
+from fiber_ssh.station import Station
+
+#: what a connection tells its owner
+IGNORED = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
+
+NOISES = {
+    "on stdout": "echo noise of alpha",
+    "on both": "printf 'noise on a line that does not end'; echo noise of alpha >&2",
+    "traced": "set -xv; echo noise of alpha",
+}
+
+
+class TwoDevices(FakeProvider):
+    """Two devices; they need no hardware."""
+
+    def probe(self):
+        return ("{python}", "-I", "-S", "-c", 'print(\'["F-0", "F-1"]\')')
+
+
+class BrokenDevices(FakeProvider):
+    """A driver that is out of order."""
+
+    def probe(self):
+        code = "import sys; print('the driver sleeps', file=sys.stderr); sys.exit(4)"
+        return ("{python}", "-I", "-S", "-c", code)
+
+
+@pytest.fixture
+def says(world):
+    """Has the shells of hosts, the first one's if none are named, do something at every login."""
+
+    def say(text, *hosts):
+        for host in hosts or world.hosts[:1]:
+            (host.home / ".bashrc").write_text(f"{text}\n")
+
+    yield say
+    for host in world.hosts:
+        (host.home / ".bashrc").unlink(missing_ok=True)
+
+
+@pytest.fixture(params=NOISES.values(), ids=NOISES)
+def _noise(request, says):
+    says(request.param)
+
+
+@pytest.fixture
+def alpha(config):
+    """The first host as the settings have it."""
+    return next(one for one in read_hosts(config) if one.name == "alpha")
+
+
+@pytest.fixture
+def link(alpha, config, run_id):
+    """A connection to it that is up."""
+    link = HostLink(alpha, config, run_id=run_id, lease=20.0, **IGNORED)
+    assert link.wait_known(30), link.failure
+    yield link
+    link.request("release", timeout=30, run=run_id)
+    link.close()
+
+
+@pytest.mark.usefixtures("_noise")
+class TestNoise:
+    def test_what_a_host_can_dial_is_found_out(self, link, config, world):
+        way = Reaching(config, lambda: [link]).way(link, ["tls+tcp://127.0.0.1:1"])
+        # nobody listens there
+        assert way.is_streamed
+
+    def test_devices_are_found(self, link, config):
+        assert len(Station(link, config, {"fake": TwoDevices()}).probe("fake")) == 2
+
+    def test_files_are_sent(self, link, config, tmp_path, monkeypatch, run_id):
+        (tmp_path / "words.txt").write_text("all of them")
+        monkeypatch.chdir(tmp_path)
+        sender = FileSender(attrs.evolve(config, send=("words.txt",)), link.host)
+
+        folder = sender.send(link.transport, link.about, run_id)
+
+        answer = run(link.transport, ["cat", f"{folder}/words.txt"], timeout=30)
+        assert (answer.output, answer.errors, answer.code) == ("all of them", "", 0)
+
+
+def test_a_pool_works_on_hosts_that_greet(says, world, master):
+    says(NOISES["on both"], *world.hosts)
+    assert master("absolutes", "2").end() == [1, 2]
+
+
+def test_an_error_has_the_programs_words_and_not_the_shells(says, link, config):
+    says("echo noise; echo noise >&2")
+
+    with pytest.raises(Exception, match="exit code 4: the driver sleeps$"):
+        Station(link, config, {"fake": BrokenDevices()}).probe("fake")
+
+
+def test_a_python_that_is_not_there_is_told_without_the_noise(says, config, alpha):
+    says("echo noise; echo noise >&2")
+    missing = attrs.evolve(alpha, python="/no/python")
+    link = HostLink(missing, config, run_id=None, lease=20.0, **IGNORED)
+    try:
+        assert not link.wait_known(30)
+        assert "there is no Python '/no/python' on host alpha" in link.failure
+        assert "noise" not in link.failure
+    finally:
+        link.close()
+
+
+def test_a_shell_that_runs_nothing_is_told_with_its_own_words(link, says):
+    says("echo 'this account may not run programs' >&2; exit 9")
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        run(link.transport, [sys.executable, "-c", "pass"], timeout=30)
+
+    assert "the user's shell ended before with exit code 9" in str(caught.value)
+    assert "this account may not run programs" in str(caught.value)
+
+
+class TestTheDoctor:
+    def found(self, context, config):
+        context = attrs.evolve(context, config=config, providers={"fake": TwoDevices()})
+        return {check.name: check for check in checks.run_checks(context)}
+
+    def test_all_is_well_with_noise(self, context, config, says):
+        says(NOISES["on stdout"])
+        found = self.found(context, config)
+        assert [check for check in found.values() if not check.ok] == []
+        assert found["host alpha: fake"].detail == "2 found"
+        assert found["host alpha: connections"].detail == "its processes dial this program"
+
+    def test_what_no_pool_could_do_is_not_well(self, context, config, says):
+        # as it is once the agent runs: programs that dial are refused, jobs are not
+        says('case "$BASH_EXECUTION_STRING" in *socket.create_connection*) exit 9;; esac')
+        found = self.found(context, config)
+        assert found["host alpha: a job"].ok
+        assert not found["host alpha: connections"].ok
+        assert "exit code 9" in found["host alpha: connections"].detail
+        assert found["host beta: connections"].ok
