@@ -11,6 +11,7 @@ from fiber.launch.fleet import Fleet
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 RUNNING = JobStatus(state=JobState.RUNNING)
+STOPPED = JobStatus(state=JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
 LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
 
 
@@ -267,7 +268,7 @@ def test_a_stopped_worker_is_ended_after_its_lease():
     platform = Platform(lease=0.05)
     platform.fleet.begin(1)
     platform.up()
-    platform.children[0].tell(JobStatus(state=JobState.SUSPENDED))
+    platform.children[0].tell(STOPPED)
     until(lambda: len(platform.children) == 2)
     assert str(platform.lost[0].attempt.reason) == "LEASE"
     platform.fleet.terminate()
@@ -287,7 +288,7 @@ def test_of_a_job_with_others_only_the_silent_process_is_ended():
     platform.fleet.begin(2)
     (child,) = platform.children
     parts = [
-        ProcessStatus(index=0, state=JobState.SUSPENDED),
+        ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
         ProcessStatus(index=1, state=JobState.RUNNING),
     ]
     signalled = []

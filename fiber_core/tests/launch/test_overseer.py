@@ -360,6 +360,12 @@ class TestLeases:
         self.silence(world, clock, 60)
         assert world.told[-1].state is JobState.SUSPENDED
 
+    def test_also_where_its_last_words_are_read_after_that(self, world, clock):
+        world.platform(JobStatus(state=JobState.SUSPENDED))
+        world.says(reported(RUNS))
+        self.silence(world, clock, 60)
+        assert world.told[-1].state is JobState.SUSPENDED
+
 
 def _no_fence_is_left():
     until(lambda: not any(t.name == "fiber-fence" for t in threading.enumerate()))

@@ -41,6 +41,15 @@ class TestWhileItRuns:
         assert found.state is JobState.SUSPENDED
         assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
 
+    def test_what_is_suspended_as_a_whole_is_not_stopped_by_a_signal_and_the_other_way_round(self):
+        why = Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
+        stopped = values.evolve(RUNS, state=JobState.SUSPENDED, reason=why)
+        reported = values.evolve(REPORTED, processes=(stopped, DONE))
+        found = reports.during(reported, JobStatus(state=JobState.SUSPENDED))
+        assert found.processes[0].reason is None
+        found = reports.during(REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why))
+        assert found.processes[0].reason == why
+
     def test_unknown_keeps_what_was_known(self):
         found = reports.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
         assert (found.state, found.processes) == (JobState.UNKNOWN, (RUNS, DONE))

@@ -37,7 +37,8 @@ def status(state, *, code=None, reason=None, message="", processes=()):
 
 
 RUNNING = status(JobState.RUNNING)
-STOPPED = status(JobState.SUSPENDED)
+STOPPED = status(JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
+SUSPENDED = status(JobState.SUSPENDED)
 KILLED = status(JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9), message="killed")
 LEFT = status(JobState.SUCCEEDED, code=0, reason=Reason(ReasonKind.EXIT, 0))
 
@@ -574,6 +575,54 @@ class TestSilence:
         play.tell(play.jobs[0], STOPPED)
         assert play.roster.deadline() == due
 
+    def test_one_that_its_platform_suspended_is_left_alone_and_said_once(self):
+        play = Play(2)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], SUSPENDED)
+        assert play.run() == []
+        (said,) = play.wait()
+        assert said == Say(
+            "worker 0 is suspended by its platform, and keeps its tasks until it goes on"
+        )
+        play.tell(play.jobs[0], SUSPENDED)
+        play.now += 100 * LEASE
+        assert play.run() == []
+        assert play.roster.deadline() is None
+        assert "0" in play.roster.members
+
+    def test_nor_is_the_end_of_its_connection_held_against_it_before_it_goes_on(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], SUSPENDED)
+        play.roster.is_cut("0", play.now)
+        play.now += 100 * LEASE
+        assert [type(step) for step in play.run()] == [Say]
+        play.tell(play.jobs[0], RUNNING)
+        assert play.roster.deadline() == play.now + module.VERDICT
+        (kill,) = play.wait()
+        assert kill.member.ident == "0"
+
+    def test_one_that_goes_on_and_is_stopped_by_a_signal_then_is_ended_after_its_lease(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], SUSPENDED)
+        play.now += 100
+        play.tell(play.jobs[0], STOPPED)
+        assert play.roster.deadline() == play.now + LEASE
+        (kill,) = play.wait()
+        assert kill.member.ident == "0"
+
+    def test_terminate_ends_one_that_is_suspended(self):
+        play = Play(1)
+        play.run()
+        play.up()
+        play.tell(play.jobs[0], SUSPENDED)
+        assert play.roster.terminate(play.now) == [play.jobs[0]]
+        assert play.lose(play.jobs[0]).expected
+
     def test_one_whose_connection_ended_is_ended_unless_it_is_heard_of(self):
         play = Play(2)
         play.run()
@@ -636,7 +685,7 @@ class TestSilence:
         play.run()
         play.up()
         parts = [
-            ProcessStatus(index=0, state=JobState.SUSPENDED),
+            ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
             ProcessStatus(index=1, state=JobState.RUNNING),
         ]
         play.tell(play.jobs[0], status(JobState.RUNNING, processes=tuple(parts)))
@@ -724,13 +773,15 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members())
     @rule(
-        data=st.data(), state=st.sampled_from(["up", "stopped", "running", "cut", "broken", "lost"])
+        data=st.data(),
+        state=st.sampled_from(["up", "stopped", "suspended", "running", "cut", "broken", "lost"]),
     )
     def happen(self, data, state):
         roster, now = self.play.roster, self.play.now
         member = data.draw(st.sampled_from(self.members()))
         parts = {
             "stopped": JobState.SUSPENDED,
+            "suspended": JobState.SUSPENDED,
             "running": JobState.RUNNING,
             "lost": JobState.FAILED,
         }
@@ -741,7 +792,8 @@ class Histories(RuleBasedStateMachine):
         elif state == "broken":
             roster.is_broken(member.ident, KeyError())
         else:
-            part = ProcessStatus(index=member.index, state=parts[state])
+            reason = STOPPED.reason if state == "stopped" else None
+            part = ProcessStatus(index=member.index, state=parts[state], reason=reason)
             others = [
                 ProcessStatus(index=m.index, state=JobState.RUNNING)
                 for m in self.members()

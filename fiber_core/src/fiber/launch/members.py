@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.launch.bootstrap import DESCRIPTORS_LOST
-from fiber.model import JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
@@ -46,8 +46,12 @@ class Member:
     told: bool = False
     #: when its connection ended, if it has
     cut_at: float | None = None
-    #: when it was seen stopped, if it is
+    #: when it was seen stopped by a signal, if it is
     stopped_at: float | None = None
+    #: when its platform suspended it, if it is: its silence proves nothing
+    suspended_at: float | None = None
+    #: True once people were told of that
+    suspension_said: bool = False
     #: True once it was killed for its silence
     fenced: bool = False
     #: True once it was killed for having lost its connection, where no network can be to blame
@@ -58,7 +62,8 @@ class Member:
     @property
     def is_timed(self) -> bool:
         """True where something is to be done about it when a moment comes."""
-        return not (self.cut_at is None and self.stopped_at is None and self.killed_at is None)
+        moments = (self.cut_at, self.stopped_at, self.suspended_at, self.killed_at)
+        return any(moment is not None for moment in moments)
 
 
 class Groups:
@@ -131,6 +136,16 @@ def process_of(status: JobStatus, index: int) -> ProcessStatus:
         reason=status.reason,
         exit_code=status.exit_code,
         message=status.message,
+    )
+
+
+def is_stopped(process: ProcessStatus) -> bool:
+    """True for a process that a signal stopped; False for one that its platform suspended."""
+    reason = process.reason
+    return (
+        process.state is JobState.SUSPENDED
+        and reason is not None
+        and reason.kind is ReasonKind.SIGNAL
     )
 
 

@@ -206,7 +206,10 @@ class Overseer:
     def _meet(self, far: _Far, peer: Peer) -> None:
         with self._lock:
             far.peer, far.met = peer, True
-            self._leases.joined(peer.ident, time.monotonic())
+            now = time.monotonic()
+            self._leases.joined(peer.ident, now)
+            if far.platform is not None and far.platform.state is JobState.SUSPENDED:
+                self._leases.pause(peer.ident, True, now)
             unsent, far.unsent = far.unsent, []
         if self._timer is None:
             self._timer = self._runtime.reactor.call_later(INTERVAL, self._look)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fiber.model import JobState, JobStatus
 
-__all__ = ["Places"]
+__all__ = ["PATIENCE", "Places"]
 
-#: seconds that a worker waits for its place before a word is said
+#: seconds that a worker waits for its place, or is suspended, before a word is said
 PATIENCE = 5.0
 #: seconds after which other words may be said
 AGAIN = 60.0

@@ -38,7 +38,11 @@ def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
         return values.evolve(platform, processes=())
     if platform.state is JobState.SUSPENDED:
         stopped = [
-            p if p.state.is_terminal else values.evolve(p, state=JobState.SUSPENDED)
+            p
+            if p.state.is_terminal
+            else values.evolve(
+                p, state=JobState.SUSPENDED, reason=platform.reason, message=platform.message
+            )
             for p in reported.processes
         ]
         return values.evolve(platform, processes=tuple(stopped))

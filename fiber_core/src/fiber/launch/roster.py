@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 from fiber import values
 from fiber.exceptions import StartError
-from fiber.launch.members import Groups, Member, attempt_of, ident_of, process_of
-from fiber.launch.places import Places
+from fiber.launch.members import (
+    Groups,
+    Member,
+    attempt_of,
+    ident_of,
+    is_stopped,
+    process_of,
+)
+from fiber.launch.places import PATIENCE, Places
 from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.task import Attempt
 
@@ -229,16 +236,30 @@ class Roster:
             process = process_of(status, index)
             if process.state.is_terminal:
                 losses.append(self._lose(member, process, now))
-            elif process.state is JobState.SUSPENDED:
-                if member.stopped_at is None:
-                    member.stopped_at = now
-                    self._groups.changed(member)
-            else:
-                member.stopped_at = None
+                continue
+            self._suspend(member, process, now)
+            if process.state is not JobState.SUSPENDED:
                 member.runs = member.runs or process.state is JobState.RUNNING
                 if status.draining and not member.draining:
                     self._drain(member)
         return losses
+
+    def _suspend(self, member: Member, process: ProcessStatus, now: float) -> None:
+        """A worker was stopped, suspended by its platform, or neither."""
+        stopped = is_stopped(process)
+        suspended = process.state is JobState.SUSPENDED and not stopped
+        if member.suspended_at is not None and not suspended and member.cut_at is not None:
+            # it could not make another connection meanwhile
+            member.cut_at = now
+        if not suspended:
+            member.suspended_at, member.suspension_said = None, False
+        elif member.suspended_at is None:
+            member.suspended_at = now
+        if not stopped:
+            member.stopped_at = None
+        elif member.stopped_at is None:
+            member.stopped_at = now
+        self._groups.changed(member)
 
     def _drain(self, member: Member) -> None:
         """The platform takes its place away: another one takes over, and it is told so."""
@@ -297,6 +318,13 @@ class Roster:
                     member.disconnected = times == (None, None, None)
                     member.fenced = member.fenced or not member.disconnected
                 return self._kill(member, now)
+            due = _suspension_due(member)
+            if due is not None and now >= due:
+                member.suspension_said = True
+                return Say(
+                    f"{member.name} is suspended by its platform, and keeps its tasks until it "
+                    "goes on"
+                )
         if self._is_hopeless():
             self.close()
             return GiveUp(
@@ -329,7 +357,10 @@ class Roster:
 
     def deadline(self) -> float | None:
         """When :meth:`next` may have something to do though nothing happens."""
-        times = [due for m in self._groups.timed() if (due := self._kill_at(m)) is not None]
+        timed = self._groups.timed()
+        times = [
+            due for m in timed for due in (self._kill_at(m), _suspension_due(m)) if due is not None
+        ]
         if self._missing() > 0:
             times.append(self._retry_at)
         if self._places.due is not None and not self.is_closing:
@@ -348,6 +379,8 @@ class Roster:
     def _kill_at(self, member: Member) -> float | None:
         if member.killed_at is not None:
             return member.killed_at + AGAIN
+        if member.suspended_at is not None:
+            return None
         times = []
         if member.stopped_at is not None:
             times.append(member.stopped_at + self._lease)
@@ -392,3 +425,10 @@ class Roster:
         if self.is_closing or self.starting:
             return 0
         return self.wanted - self._groups.staying
+
+
+def _suspension_due(member: Member) -> float | None:
+    """When people are to be told that a worker is suspended; None where they need not be."""
+    if member.suspended_at is None or member.suspension_said or member.leaving:
+        return None
+    return member.suspended_at + PATIENCE

@@ -17,7 +17,9 @@ class JobState(enum.Enum):
     PENDING = "pending"
     #: its first process runs
     RUNNING = "running"
-    #: alive and stopped (SIGSTOP, a frozen container); may run again
+    #: alive and stopped; may run again. By a signal where the reason is ``SIGNAL``: a pool replaces
+    #: such a worker after its lease. Else by the platform at somebody's wish, as ``docker pause``
+    #: does: a pool leaves it alone until it goes on
     SUSPENDED = "suspended"
     #: the platform was asked and does not know; proves no death
     UNKNOWN = "unknown"

@@ -148,7 +148,8 @@ class FakeProcess:
                 break
             stopped = os.WIFSTOPPED(status)
             state = JobState.SUSPENDED if stopped else JobState.RUNNING
-            self._set(ProcessStatus(index=self.status.index, state=state, pid=pid))
+            why = Reason(ReasonKind.SIGNAL, os.WSTOPSIG(status)) if stopped else None
+            self._set(ProcessStatus(index=self.status.index, state=state, pid=pid, reason=why))
         with self._lock:
             self._pid = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -189,7 +190,14 @@ def job_status(processes: Sequence[ProcessStatus], host: str) -> JobStatus:
         )
     alive = {state for state in states if not state.is_terminal}
     state = alive.pop() if len(alive) == 1 else JobState.RUNNING
-    return JobStatus(state=state, host=host, processes=tuple(processes))
+    reason = next(p.reason for p in processes if not p.state.is_terminal)
+    suspended = state is JobState.SUSPENDED
+    return JobStatus(
+        state=state,
+        reason=reason if suspended else None,
+        host=host,
+        processes=tuple(processes),
+    )
 
 
 def python_entry(entry: str, index: int) -> tuple[str, ...]:

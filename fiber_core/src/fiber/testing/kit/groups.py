@@ -154,7 +154,9 @@ class Groups(Platform):
         kit.until(job, lambda s: _process(s, 1).pid is not None, "a process id")
 
         kit.backend.signal(job, 1, signal.SIGSTOP)
-        kit.until(job, lambda s: _process(s, 1).state is JobState.SUSPENDED, "suspension")
+        stopped = kit.until(job, lambda s: _process(s, 1).state is JobState.SUSPENDED, "suspension")
+        # without it, a pool would take it for a wish of the platform's, and wait for it
+        assert _process(stopped, 1).reason == Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
         before = len(kit.said(job))
         kit.backend.signal(job, 1, signal.SIGCONT)
 

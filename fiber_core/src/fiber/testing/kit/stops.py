@@ -113,7 +113,12 @@ class Stops(Platform):
         self.need(kit.backend, "suspend")
         job = self._stopped(kit, witness)
 
-        assert kit.backend.status([job])[0].state is JobState.SUSPENDED
+        status = kit.backend.status([job])[0]
+        assert status.state is JobState.SUSPENDED
+        # this is how a pool tells one to replace from one to leave alone
+        by_platform = witness is not None and witness.can("suspend")
+        why = None if by_platform else Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
+        assert status.reason == why
 
         kit.backend.kill(job)
         assert kit.end(job).exit_code == -signal.SIGKILL

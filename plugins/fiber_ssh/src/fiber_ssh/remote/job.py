@@ -208,8 +208,10 @@ class Job:
         """Its first process ended, was stopped or goes on."""
         if os.WIFSTOPPED(status):
             self.record["state"] = "suspended"
+            self.record["reason"] = ["signal", os.WSTOPSIG(status)]
         elif os.WIFCONTINUED(status):
             self.record["state"] = "running"
+            self.record["reason"] = None
         else:
             self._status = status
             self.record["peak"] = usage.ru_maxrss * 1024
