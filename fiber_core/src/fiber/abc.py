@@ -49,7 +49,9 @@ class Backend(abc.ABC):
         Raises:
             SubmitError: the platform refused it, with its own words.
             CapabilityError: the spec asks for what this backend does not declare.
-            BackendUnavailableError: the platform could not be asked.
+            BackendUnavailableError: the platform could not be asked. Where it has answered before,
+                the core submits the same spec again, for a minute in all: what an attempt left on
+                the platform must not run, and goes with the run at the latest.
         """
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
@@ -229,6 +231,10 @@ class Backend(abc.ABC):
         """Release everything; iterators of :meth:`events` end. Idempotent.
 
         Jobs of this backend's run that are not detached have ended when this returns.
+
+        Raises:
+            BackendUnavailableError: the platform cannot be asked; everything else was released, and
+                nothing is waited for. The core says so, and the jobs end by their leases.
         """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber.backend import backend_of_run, choose_backend, load_settings, open_backend
-from fiber.exceptions import FiberError
+from fiber.exceptions import BackendUnavailableError, FiberError
 from fiber.launch.ways import Ways
 from fiber.logs import configure_logging
 from fiber.model import JobSpec
@@ -378,7 +378,18 @@ class Runtime:
                 stack.callback(self._reactor.stop)
             for part in (*first, *self._others.values(), *self._parts):
                 if part is not None:
-                    stack.callback(part.close)
+                    stack.callback(self._close, part)
+
+    def _close(self, part: Any) -> None:
+        try:
+            part.close()
+        except BackendUnavailableError as error:
+            log.warning(
+                "fiber: the platform cannot be asked to end what this program still runs there, "
+                "which ends by itself within %g s: %s",
+                self.lease,
+                error,
+            )
 
     def _is_closed(self) -> None:
         if self.is_master and self._directory is not None:

@@ -86,7 +86,7 @@ class FakeRuntime:
     def _withdraw(self, target):
         self.services.pop(target, None)
 
-    def _launch(self, process, *, resources, image, processes, drains, on_status):
+    def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
         assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
         child = FakeChild(str(len(self.children)), processes, on_status)

@@ -65,7 +65,7 @@ class Platform:
             name="fiber-test",
         )
 
-    def start(self, count, on_status):
+    def start(self, count, on_status, waits):
         if self.refusals:
             raise self.refusals.pop(0)
         child = FakeChild(str(len(self.children)), count, on_status)

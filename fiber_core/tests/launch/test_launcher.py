@@ -13,6 +13,7 @@ from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, W
 from fiber.launch import bootstrap, modules
 from fiber.launch.job.orders import supervisor_ident
 from fiber.launch.launcher import UNCONFIRMED, Launcher
+from fiber.launch.outage import Outage
 from fiber.launch.supervisor import messages
 from fiber.launch.supervisor.protocol import encode
 from fiber.model import (
@@ -70,6 +71,7 @@ class FakeRuntime:
     run_id = "0123abcd"
     ident = "master"
     closing = False
+    is_master = True
     lease = 30.0
 
     def __init__(self, folder):
@@ -91,6 +93,8 @@ class FakeRuntime:
             name="fake", load=lambda _: None, capabilities=Capabilities(fork=True)
         )
         self.specs, self.notified, self.served = [], [], {}
+        #: what the next submissions raise
+        self.errors = []
         self.at_submit = lambda job: None
 
     def _serve(self, target, service):
@@ -101,6 +105,8 @@ class FakeRuntime:
 
     def submit(self, spec):
         self.specs.append(spec)
+        if self.errors:
+            raise self.errors.pop(0)
         job = Job(id=str(len(self.specs)), name=spec.name, run_id=spec.run_id, backend="fake")
         self.at_submit(job)
         return job
@@ -174,6 +180,62 @@ class TestLaunching:
             launcher.launch(Process())
         assert launcher.alive() == []
         assert launcher._payloads == {}
+
+    def test_a_platform_that_has_answered_and_cannot_be_asked_is_waited_for(
+        self, launcher, runtime, caplog
+    ):
+        launcher.launch(Process())
+        runtime.errors = [BackendUnavailableError("it restarts"), BackendUnavailableError("still")]
+        child = launcher.launch(Process())
+        assert child.job.id == "4"
+        # the same job each time, which a platform may tell from another one by this
+        assert len({spec.ident for spec in runtime.specs}) == 2
+        # too short an outage to speak of
+        assert not caplog.records
+
+    def test_one_that_never_answered_is_an_error_at_once(self, launcher, runtime):
+        runtime.errors = [BackendUnavailableError("no engine here")]
+        with pytest.raises(BackendUnavailableError, match="no engine here"):
+            launcher.launch(Process())
+        assert len(runtime.specs) == 1
+        assert launcher.alive() == []
+
+    def test_to_a_process_that_it_started_it_has_answered(self, runtime):
+        runtime.is_master = False
+        launcher = Launcher(runtime)
+        runtime.errors = [BackendUnavailableError("it restarts")]
+        assert launcher.launch(Process()).job.id == "2"
+        runtime.backend.told.put(None)
+        launcher.close()
+
+    def test_it_is_waited_for_a_bounded_time_and_people_are_told_why(
+        self, launcher, runtime, monkeypatch, caplog
+    ):
+        launcher.launch(Process())
+        monkeypatch.setattr("fiber.launch.launcher.Outage", lambda: Outage(0.1))
+        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.0)
+        runtime.errors = [BackendUnavailableError("it is gone")] * 9
+        with pytest.raises(BackendUnavailableError, match="it is gone"):
+            launcher.launch(Process(name="late"))
+        assert len(runtime.specs) == 3
+        (said,) = caplog.messages
+        assert said.startswith("fiber: late: the platform cannot be asked")
+        assert len(launcher.alive()) == 1
+
+    def test_whoever_sees_to_it_does_not_wait(self, launcher, runtime):
+        launcher.launch(Process())
+        runtime.errors = [BackendUnavailableError("it restarts")]
+        with pytest.raises(BackendUnavailableError):
+            launcher.launch(Process(), waits=False)
+        assert len(runtime.specs) == 2
+
+    def test_at_the_end_nothing_is_waited_for(self, launcher, runtime):
+        launcher.launch(Process())
+        runtime.closing = True
+        runtime.errors = [BackendUnavailableError("it restarts")]
+        with pytest.raises(BackendUnavailableError):
+            launcher.launch(Process())
+        assert len(runtime.specs) == 2
 
     def test_what_cannot_be_pickled_is_not_submitted_and_lets_go_of_what_could(
         self, launcher, runtime
@@ -480,6 +542,22 @@ class TestSilence:
         assert child.wait(20) == -9
         with pytest.raises(StartError, match="5 s without a word"):
             child.raise_if_never_started()
+
+    def test_where_its_platform_cannot_be_asked_it_has_ended_all_the_same(
+        self, launcher, runtime, monkeypatch
+    ):
+        child = launcher.launch(Process())
+        runtime.backend.told.put((child.job, RUNNING))
+        until(lambda: runtime.reactor.timers)
+
+        def away(job):
+            raise BackendUnavailableError("the engine is gone")
+
+        monkeypatch.setattr(runtime.backend, "kill", away)
+        runtime.reactor.go_off()
+        assert child.status.reason.kind is ReasonKind.LEASE
+        assert "without a word" in child.failure
+        assert launcher.alive() == []
 
     def test_one_that_said_hello_is_not(self, launcher, runtime):
         child = launcher.launch(Process())

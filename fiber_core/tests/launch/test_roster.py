@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fiber import values
-from fiber.exceptions import StartError, SubmitError
+from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
+from fiber.launch import outage
 from fiber.launch import roster as module
 from fiber.launch.bootstrap import DESCRIPTORS_LOST
 from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Say, Start, Stop
@@ -304,6 +305,133 @@ class TestFailingToStart:
             play.lose(play.jobs[-1])
             play.roster.wanted = 1
             assert starts(play.run()) == [1]
+
+
+class TestPlatformThatCannotBeAsked:
+    """Nothing is known of workers whose submission nobody took: the platform is waited for."""
+
+    AWAY = BackendUnavailableError("the engine does not answer")
+    LOST = status(JobState.FAILED, reason=Reason(ReasonKind.NODE_LOST), message="engine away")
+
+    def ask_in_vain(self, play, seconds):
+        """Time passes, and every submission fails; the steps taken."""
+        steps, until = [], play.now + seconds
+        while True:
+            step = play.roster.next(play.now)
+            if step is not None:
+                steps.append(step)
+                if isinstance(step, (GiveUp, Stop)):
+                    return steps
+            if isinstance(step, Start):
+                play.roster.not_started(self.AWAY, play.now)
+            elif step is None:
+                due = play.roster.deadline()
+                if due is None or due > until:
+                    play.now = until
+                    return steps
+                play.now = max(play.now, due)
+
+    @staticmethod
+    def at_work(wanted=2):
+        play = Play(wanted)
+        play.run()
+        play.up()
+        return play
+
+    def test_it_is_asked_again_with_pauses_and_said_once(self):
+        play = self.at_work()
+        for job in play.jobs:
+            play.lose(job)
+        steps = self.ask_in_vain(play, outage.PATIENCE - 5)
+        assert not any(isinstance(step, GiveUp) for step in steps)
+        # one every two seconds, not fifteen in the first two
+        assert 20 <= len(starts(steps)) <= 40
+        (said,) = (step.text for step in steps if isinstance(step, Say))
+        assert said.endswith("the engine does not answer")
+        assert "cannot be asked" in said
+
+    def test_the_workers_start_once_it_answers(self):
+        play = self.at_work()
+        for job in play.jobs:
+            play.lose(job)
+        self.ask_in_vain(play, 30)
+        steps = []
+        while len(starts(steps)) < 2:
+            steps += play.wait()
+        assert starts(steps) == [1, 1]
+        assert play.roster.deadline() is None
+        # another outage later is one of its own
+        play.now += 1000
+        play.up()
+        for job in play.jobs[2:]:
+            play.lose(job)
+        assert not any(isinstance(s, GiveUp) for s in self.ask_in_vain(play, 30))
+
+    def test_a_short_one_is_not_spoken_of(self):
+        play = self.at_work(1)
+        play.lose(play.jobs[0])
+        steps = self.ask_in_vain(play, outage.SAID_AFTER - 3) + play.wait()
+        play.now += 100
+        assert not any(isinstance(step, Say) for step in steps + play.run())
+
+    def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self):
+        play = self.at_work()
+        for job in play.jobs:
+            play.lose(job)
+        began = play.now
+        *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.roster.next(play.now)]
+        assert isinstance(give_up, GiveUp)
+        assert isinstance(stop, Stop)
+        assert give_up.cause is self.AWAY
+        assert "no worker is left, and for 6" in give_up.text
+        assert "the engine does not answer" in give_up.text
+        assert play.now - began < outage.PATIENCE + 5
+
+    def test_whoever_is_left_works_on_however_long_it_takes(self):
+        play = self.at_work()
+        play.lose(play.jobs[0])
+        steps = self.ask_in_vain(play, 10 * outage.PATIENCE)
+        assert not any(isinstance(step, GiveUp) for step in steps)
+        assert len([step for step in steps if isinstance(step, Say)]) == 1
+        # and is given up once that one is gone as well
+        play.lose(play.jobs[1])
+        assert isinstance(self.ask_in_vain(play, 5)[-1], GiveUp)
+
+    def test_an_attempt_that_waited_by_itself_is_the_only_one(self):
+        play = self.at_work(1)
+        play.lose(play.jobs[0])
+        assert isinstance(play.roster.next(play.now), Start)
+        play.now += outage.PATIENCE
+        play.roster.not_started(self.AWAY, play.now)
+        assert isinstance(play.roster.next(play.now), GiveUp)
+
+    def test_a_closing_pool_waits_for_nothing(self):
+        play = self.at_work(1)
+        play.lose(play.jobs[0])
+        self.ask_in_vain(play, 1)
+        play.roster.close()
+        assert isinstance(play.run()[-1], Stop)
+
+    def test_all_that_it_takes_with_it_before_they_are_up_are_one_failure(self):
+        play = Play(8)
+        play.run()
+        for job in list(play.jobs):
+            job.failure = "it ended before it had reached its parent"
+            play.lose(job, self.LOST)
+        steps = play.run() or play.wait()
+        assert starts(steps) == [1] * 8
+
+    def test_workers_that_lose_their_places_again_and_again_are_given_up(self):
+        play = Play(4)
+        play.run()
+        rounds = 0
+        while not any(isinstance(step, GiveUp) for step in play.steps):
+            for job in play.jobs[-4:]:
+                play.lose(job, self.LOST)
+            rounds += 1
+            play.run() or play.wait()
+        assert rounds == len(module.BACKOFF)
+        assert "engine away" in next(s.text for s in play.steps if isinstance(s, GiveUp))
 
 
 class TestDraining:

@@ -6,12 +6,26 @@ import pytest
 from distributions import Site
 from fiber.testing import BackendConformance, HostWitness
 from fiber.testing.fake_remote import (
+    AWAY,
     REMOTE_CAPABILITIES,
     FakeRemoteBackend,
     FarConfig,
     RemotePlatform,
 )
 from fiber.testing.kit.streams import Streams
+
+
+class FarWitness(HostWitness):
+    """Has the remote fake of every process cease to answer, by a file."""
+
+    def __init__(self, away):
+        self._away = away
+
+    def go_away(self):
+        self._away.touch()
+
+    def come_back(self):
+        self._away.unlink()
 
 
 class TestFar(BackendConformance):
@@ -38,8 +52,8 @@ class TestFar(BackendConformance):
         backend.close()
 
     @pytest.fixture
-    def witness(self):
-        return HostWitness()
+    def witness(self, config):
+        return FarWitness(config.folder / AWAY)
 
     @pytest.fixture
     def settings(self, config, tmp_path):

@@ -212,7 +212,9 @@ class Crew:
 
     # -- what the fleet tells
 
-    def _start(self, count: int, on_status: Callable[[Child, JobStatus], None]) -> Child:
+    def _start(
+        self, count: int, on_status: Callable[[Child, JobStatus], None], waits: bool
+    ) -> Child:
         process = self._options.make_process(self.target)
         child = self._runtime.launcher.launch(
             process,
@@ -220,6 +222,7 @@ class Crew:
             image=self._needs.image,
             processes=count,
             drains=True,
+            waits=waits,
             on_status=on_status,
         )
         process.started_as(child)

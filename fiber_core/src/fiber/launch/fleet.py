@@ -21,7 +21,8 @@ class Fleet:
     """The workers of one pool; one thread of its own does what their :class:`Roster` says.
 
     Args:
-        start: starts a job of so many workers, returns its child.
+        start: starts a job of so many workers, returns its child; told whether it is to wait for a
+            platform that cannot be asked now.
         lost: called when a worker is gone.
         retire: called with the identity of a worker that is to exit once it holds nothing, and
             whether it hands back what it has not begun; False where it cannot be told.
@@ -36,7 +37,7 @@ class Fleet:
     def __init__(
         self,
         *,
-        start: Callable[[int, Callable[[Child, JobStatus], None]], Child],
+        start: Callable[[int, Callable[[Child, JobStatus], None], bool], Child],
         lost: Callable[[Loss], None],
         retire: Callable[[str, bool], bool],
         fail: Callable[[BaseException], None],
@@ -71,7 +72,7 @@ class Fleet:
             self._roster.wanted = wanted
             self._roster.starting += 1
         try:
-            self._launch(min(self._per_job, wanted))
+            self._launch(min(self._per_job, wanted), waits=True)
         except BaseException:
             with self._changed:
                 self._roster.starting -= 1
@@ -218,7 +219,8 @@ class Fleet:
 
     def _try_launch(self, count: int) -> None:
         try:
-            self._launch(count)
+            # this thread has others to see to: the roster says when to try again
+            self._launch(count, waits=False)
         # whatever it is, somebody waits for workers: it is tried again, and told in the end
         except Exception as error:
             log.debug("fiber: a worker could not be started", exc_info=error)
@@ -226,7 +228,7 @@ class Fleet:
                 self._roster.not_started(error, time.monotonic())
                 self._changed.notify_all()
 
-    def _launch(self, count: int) -> None:
+    def _launch(self, count: int, *, waits: bool) -> None:
         early: list[tuple[Child, JobStatus]] = []
         ready = False
 
@@ -237,7 +239,7 @@ class Fleet:
                     return
             self._on_status(child, status)
 
-        child = self._start(count, on_status)
+        child = self._start(count, on_status, waits)
         with self._changed:
             self._roster.started(child, count)
             is_closing = self._roster.is_closing

@@ -15,11 +15,12 @@ from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.exceptions import FiberError, WireError
+from fiber.exceptions import BackendUnavailableError, FiberError, WireError
 from fiber.launch import bootstrap, modules, preloads, reports, rundir
 from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.launch.lease import INTERVAL, LeaseTable
+from fiber.launch.outage import Outage
 from fiber.launch.preparation import Program
 from fiber.model import (
     Gang,
@@ -64,6 +65,10 @@ class Launcher:
         self._ending: LeaseTable[str] = LeaseTable(lease=UNCONFIRMED, silence=UNCONFIRMED)
         self._timer: Timer | None = None
         self._lock = threading.Lock()
+        #: True once the platform has taken a job: where it cannot be asked after that, it is away. A
+        #: process that it started itself shows as much
+        self._has_answered = not runtime.is_master
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._preloads = preloads.Teller(runtime.backend)
         self._program = Program()
@@ -81,9 +86,12 @@ class Launcher:
         processes: int = 1,
         gang: Gang | None = None,
         drains: bool = False,
+        waits: bool = True,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> Child:
         """Pickle a process object and submit it as a job.
+
+        A platform that has answered before and cannot be asked now is waited for.
 
         Args:
             process: a ``multiprocessing.process.BaseProcess`` that has not been started.
@@ -93,11 +101,13 @@ class Launcher:
             processes: how many processes the job has, all running the same object.
             gang: the jobs that it is to start with.
             drains: True where its processes exit once they are told to, through ``on_status``.
+            waits: False for a caller that waits for the platform itself.
             on_status: called with each status, on the events thread.
 
         Raises:
             Exception: what pickling raised, before anything was submitted.
             SubmitError: the platform refused the job.
+            BackendUnavailableError: the platform could not be asked.
         """
         ident = secrets.token_hex(4)
         child = Child(ident, process.name, self, processes=processes, on_status=on_status)
@@ -147,13 +157,32 @@ class Launcher:
         try:
             self._watch()
             self._preloads.tell()
-            job = self._runtime.submit(spec)
+            job = self._submit(spec, waits=waits)
         except BaseException:
             self.forget(child)
             raise
         child.submitted(job)
         self._catch_up(job, child)
         return child
+
+    def _submit(self, spec: JobSpec, *, waits: bool) -> Job:
+        outage = Outage()
+        while True:
+            began = time.monotonic()
+            try:
+                job = self._runtime.submit(spec)
+            except BackendUnavailableError as error:
+                now = time.monotonic()
+                outage.failed(error, began, now)
+                if outage.is_over or not (waits and self._has_answered) or self._runtime.closing:
+                    raise
+            else:
+                self._has_answered = True
+                return job
+            said = outage.next(now)
+            if said is not None:
+                log.warning("fiber: %s: %s", spec.name, said)
+            self._closing.wait(max(0.0, outage.retry_at - now))
 
     def _catch_up(self, job: Job, child: Child) -> None:
         # what was observed before submit() returned is told first, and in order
@@ -323,7 +352,12 @@ class Launcher:
             f"it ran for {self.start_timeout:g} s without a word to its parent, and was killed; "
             "is this fiber and this Python installed where it runs, and can it reach its parent?"
         )
-        self.kill(child)
+        try:
+            self.kill(child)
+        except BackendUnavailableError as error:
+            # who waits for it is told all the same; should it come up yet, it is refused
+            lost = reports.lost(child.status, host=child.host, words=str(error))
+            self._changed(child.job, child, lost)
 
     def forget(self, child: Child) -> None:
         """A child has ended, or never began."""
@@ -423,6 +457,7 @@ class Launcher:
 
     def close(self, *, timeout: float = 10.0) -> None:
         """Wait for the events thread; the backend must be closed before."""
+        self._closing.set()
         if self._overseer is not None:
             self._overseer.close()
         thread = self._thread

@@ -34,6 +34,8 @@ class Member:
     index: int
     #: its job
     child: Child
+    #: workers in a row that had failed to come up when it was started
+    failures: int = 0
     #: True once its process was seen to run
     runs: bool = False
     #: True once it asked for work

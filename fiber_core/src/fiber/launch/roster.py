@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fiber import values
-from fiber.exceptions import StartError
+from fiber.exceptions import BackendUnavailableError, StartError
 from fiber.launch.members import (
     Groups,
     Member,
@@ -14,6 +14,7 @@ from fiber.launch.members import (
     is_stopped,
     process_of,
 )
+from fiber.launch.outage import Outage
 from fiber.launch.places import PATIENCE, Places
 from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.task import Attempt
@@ -118,6 +119,9 @@ class Roster:
         self.members: dict[str, Member] = {}
         self._groups = Groups()
         self._places = Places()
+        self._outage = Outage()
+        #: when the submission that is under way began
+        self._asked_at = 0.0
         #: jobs that are being submitted
         self.starting = 0
         #: True where nobody is started any more
@@ -168,11 +172,13 @@ class Roster:
     def started(self, child: Child, count: int) -> None:
         """A job of so many workers was submitted."""
         self.starting -= 1
+        self._outage.ended()
         for index in range(count):
             ident = ident_of(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
             member = Member(ident, name, index, child, up=ident in self._early_up)
             member.told = ident in self._early_told
+            member.failures = self._failures
             self.members[ident] = member
             self._groups.joined(member)
         if not self.starting:
@@ -183,6 +189,12 @@ class Roster:
     def not_started(self, error: BaseException, now: float) -> None:
         """A job could not be submitted."""
         self.starting -= 1
+        if isinstance(error, BackendUnavailableError):
+            # nothing is known of the workers: they may well start once the platform is back
+            self._outage.failed(error, self._asked_at, now)
+            self._retry_at = self._outage.retry_at
+            return
+        self._outage.ended()
         self._failed(f"which could not be started: {error}", now)
         self._broken = self._broken or error
 
@@ -275,12 +287,12 @@ class Roster:
         if member.up:
             # it could be started, so another one may be
             self._failures, self._retry_at = 0, now
-        elif not expected:
+        elif not expected and not self._was_taken(member, process):
             if self._broken is None:
                 tail = "".join(f"\n  {line}" for line in process.log_tail)
                 failure = member.child.failure
                 words = f"{member.name}: {failure or process.message or process.reason}{tail}"
-                if failure:
+                if failure and (process.reason is None or process.reason.counts_as_attempt):
                     # it never could come up, and nor will others
                     self._broken = StartError(words)
             else:
@@ -294,6 +306,15 @@ class Roster:
             and (process.reason is None or process.reason.counts_as_attempt),
             expected=expected,
         )
+
+    def _was_taken(self, member: Member, process: ProcessStatus) -> bool:
+        """True where a worker's place was taken with those of others that are accounted for.
+
+        An engine that restarts takes all that were about to come up: that is one failure, however
+        many they were.
+        """
+        by_platform = process.reason is not None and not process.reason.counts_as_attempt
+        return by_platform and member.failures < self._failures
 
     def _failed(self, words: str, now: float) -> None:
         self._failures += 1
@@ -325,13 +346,10 @@ class Roster:
                     f"{member.name} is suspended by its platform, and keeps its tasks until it "
                     "goes on"
                 )
-        if self._is_hopeless():
+        hopeless = self._hopeless()
+        if hopeless is not None:
             self.close()
-            return GiveUp(
-                f"{self._failures} workers in a row ended before they were up; the last one, "
-                f"{self._last_words}",
-                self._broken,
-            )
+            return hopeless
         leaving = self._next_leaving()
         if leaving is not None:
             leaving.told = True
@@ -343,12 +361,16 @@ class Roster:
         missing = self._missing()
         if missing > 0 and now >= self._retry_at:
             self.starting += 1
+            self._asked_at = now
             return Start(min(self._per_job, missing))
         if self.is_closing and not self.members and not self.starting:
             return Stop()
         return self._say(now)
 
     def _say(self, now: float) -> Say | None:
+        away = None if self.is_closing else self._outage.next(now)
+        if away is not None:
+            return Say(away)
         if self._places.due is None or now < self._places.due or self.is_closing:
             return None
         running = sum(m.runs and not m.leaving for m in self.members.values())
@@ -363,8 +385,8 @@ class Roster:
         ]
         if self._missing() > 0:
             times.append(self._retry_at)
-        if self._places.due is not None and not self.is_closing:
-            times.append(self._places.due)
+        if not self.is_closing:
+            times += [due for due in (self._places.due, self._outage.due) if due is not None]
         self._planned = min(times, default=None)
         return self._planned
 
@@ -401,8 +423,26 @@ class Roster:
         member = self.members.get(ident)
         return None if member is None else self._kill(member, now)
 
-    def _is_hopeless(self) -> bool:
-        if not self._failures or self.is_closing:
+    def _hopeless(self) -> GiveUp | None:
+        """The reason that nobody will work here any more, if so."""
+        if self.is_closing:
+            return None
+        if self._outage.is_over and not self._groups.staying:
+            return GiveUp(
+                f"no worker is left, and for {self._outage.lasted:.0f} s the platform could not be "
+                f"asked to start another one: {self._outage.error}",
+                self._outage.error,
+            )
+        if not self._has_failed_for_good():
+            return None
+        return GiveUp(
+            f"{self._failures} workers in a row ended before they were up; the last one, "
+            f"{self._last_words}",
+            self._broken,
+        )
+
+    def _has_failed_for_good(self) -> bool:
+        if not self._failures:
             return False
         if any(m.up and not m.leaving for m in self.members.values()):
             return False

@@ -33,8 +33,10 @@ from fiber.model import (
 from fiber.testing.fake_platform import FakePlatform
 from fiber.testing.fakes import FakeBackend
 
-__all__ = ["REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
+__all__ = ["AWAY", "REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
 
+#: while a file of this name is in its folder, the platform cannot be asked by any process
+AWAY = "platform-is-away"
 #: what works on the remote fake
 REMOTE_CAPABILITIES = Capabilities(
     logs=True, follow_logs=True, detached=True, suspend=True, streams=True, drain=True
@@ -88,6 +90,11 @@ class RemotePlatform(FakePlatform):
         if config.streams:
             own["FIBER_REACH"] = f"streams:127.0.0.1:{self._landing(spec)}"
         return {**own, **spec.env}
+
+    def ask(self) -> None:
+        """Count a request; fail where the platform cannot be asked, or its folder has the file."""
+        self.available = not (self._config.folder / AWAY).exists()
+        super().ask()
 
     def open_stream(self, job: Job) -> socket.socket:
         """A stream into a job.

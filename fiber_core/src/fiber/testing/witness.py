@@ -63,6 +63,17 @@ class Witness:
         """
         raise NotImplementedError
 
+    def go_away(self) -> None:
+        """Have the platform answer nobody: stop an engine, cut the way to its API.
+
+        What runs there may end or go on.
+        """
+        raise NotImplementedError
+
+    def come_back(self) -> None:
+        """Have it answer again."""
+        raise NotImplementedError
+
     def can(self, name: str) -> bool:
         """Whether a method is more than the one of this class."""
         return getattr(type(self), name) is not getattr(Witness, name)

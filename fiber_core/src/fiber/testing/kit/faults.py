@@ -127,6 +127,23 @@ class Faults(Programs):
                 measure(what, number)
 
     @pytest.mark.timeout(300)
+    def test_a_platform_that_cannot_be_asked_for_a_while_is_waited_for(
+        self, program: Callable[..., Master], witness: Witness | None, measure: Measure
+    ) -> None:
+        sees = self.asking(witness, "go_away", "come_back")
+        master = program("outage")
+        master.said("ready")
+        sees.go_away()
+        try:
+            master.said("waiting")
+        finally:
+            sees.come_back()
+
+        for facts in master.end():
+            for what, number in facts.get("measured", {}).items():
+                measure(what, number)
+
+    @pytest.mark.timeout(300)
     def test_a_worker_that_has_to_go_finishes_its_task_and_hands_over_the_rest(
         self, backend: Backend, program: Callable[..., Master], measure: Measure
     ) -> None:
