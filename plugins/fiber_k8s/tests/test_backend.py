@@ -276,7 +276,7 @@ class TestRefusals:
         from fiber_k8s.backend import K8sBackend
         from fiber_k8s.config import K8sConfig
 
-        monkeypatch.setattr("fiber_k8s.pacing._PATIENCE", 0.0)
+        monkeypatch.setattr("fiber.launch.outage.PATIENCE", 0.0)
         path = tmp_path / "config"
         path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
         backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip

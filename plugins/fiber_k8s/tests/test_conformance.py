@@ -48,6 +48,12 @@ class ClusterWitness(HostWitness):
     def calls(self):
         return len(self._cluster.requests)
 
+    def go_away(self):
+        self._cluster.stop_api()
+
+    def come_back(self):
+        self._cluster.start_api()
+
     def cut_events(self):
         self._cluster.cut_watches()
 
@@ -87,7 +93,7 @@ class TestK8sBackend(BackendConformance):
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path, monkeypatch):
-        monkeypatch.setattr("fiber_k8s.pacing._PATIENCE", 0.0)
+        monkeypatch.setattr("fiber.launch.outage.PATIENCE", 0.0)
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))

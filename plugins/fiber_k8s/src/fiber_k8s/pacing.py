@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from fiber.launch import outage
+from fiber.launch.outage import Outage
+
 __all__ = ["Budget", "Patience", "backoff"]
 
 log = logging.getLogger("fiber")
@@ -15,10 +18,6 @@ log = logging.getLogger("fiber")
 _FIRST = 0.2
 _MOST = 5.0
 _TRIES = 6
-#: seconds for which something is tried: servers restart, and webhooks of others do
-_PATIENCE = 60.0
-#: seconds after which whoever waits for that is told why
-_SILENT = 5.0
 
 
 def backoff(
@@ -42,6 +41,10 @@ def backoff(
 class Patience:
     """How long something is tried that the cluster does not take; people are told so once.
 
+    It is the core's patience with platforms that cannot be asked. A backend repeats by itself what
+    another submission could not: whether a pod was made shows by its name alone, and a program's
+    first list comes before the core knows that the platform ever answered.
+
     Args:
         what: the cluster is asked to do, for messages.
     """
@@ -49,7 +52,7 @@ class Patience:
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._is_told = False
+        self._outage = Outage(outage.PATIENCE)
 
     def lasts(self, error: Exception) -> bool:
         """Whether it is tried again.
@@ -57,18 +60,12 @@ class Patience:
         Args:
             error: what became of the last try.
         """
-        passed = time.monotonic() - self._began
-        if passed >= _PATIENCE:
-            return False
-        if passed >= _SILENT and not self._is_told:
-            log.warning(
-                "fiber: still trying to %s, for %.0f s more: %s",
-                self._what,
-                _PATIENCE - passed,
-                error,
-            )
-            self._is_told = True
-        return True
+        now = time.monotonic()
+        self._outage.failed(error, self._began, now)
+        if self._outage.next(now) is not None:
+            left = outage.PATIENCE - self._outage.lasted
+            log.warning("fiber: still trying to %s, for %.0f s more: %s", self._what, left, error)
+        return not self._outage.is_over
 
 
 class Budget:
