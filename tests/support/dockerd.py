@@ -25,10 +25,11 @@ from typing import Any
 import attrs
 import pytest
 
+import hygiene
 from require import need
 from rootfs import write
 
-__all__ = ["DISTRIBUTIONS", "IMAGE", "Engine", "archive", "engine", "started", "unmount"]
+__all__ = ["DISTRIBUTIONS", "IMAGE", "Daemon", "Engine", "archive", "engine", "started", "unmount"]
 
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
@@ -48,8 +49,8 @@ class Engine:
 
     #: as in ``DOCKER_HOST``
     url: str
-    #: process id of dockerd
-    pid: int
+    #: the process behind it; None for one that is not to be restarted
+    daemon: Daemon | None = None
     #: address of this host on the engine's bridge
     gateway: str
     #: the image to run
@@ -66,7 +67,8 @@ class Engine:
         filters = {} if run_id is None else {"label": f"fiber.run={run_id}"}
         with contextlib.closing(self.docker()) as client:
             found = client.api.containers(all=True, filters=filters)
-        return [f"{item['Names'][0]}: {item['Status']}" for item in found]
+        # one that is being removed has no name any more
+        return [f"{(item['Names'] or [item['Id']])[0]}: {item['Status']}" for item in found]
 
     def left(self, seconds: float) -> list[str]:
         """The containers that exist after so many seconds, or once there is none."""
@@ -136,14 +138,19 @@ def started(
     try:
         with _bridge() as (name, number), archive(folder, distributions) as image:
             gateway = f"10.231.{number}.1"
-            with _daemon(folder, name, number, config or {}) as pid:
-                engine = Engine(url=f"unix://{folder}/docker.sock", pid=pid, gateway=gateway)
+            daemon = Daemon(folder, name, number, config or {})
+            url = f"unix://{folder}/docker.sock"
+            try:
+                daemon.start()
+                engine = Engine(url=url, daemon=daemon, gateway=gateway)
                 try:
                     _load(engine, image())
                     yield engine
                 finally:
-                    if Path(f"/proc/{pid}").exists():
+                    if daemon.is_running:
                         engine.clear()
+            finally:
+                daemon.stop()
     finally:
         unmount(folder)
         shutil.rmtree(folder)
@@ -210,46 +217,85 @@ def archive(folder: Path, distributions: Sequence[str]) -> Iterator[Callable[[],
         thread.join()
 
 
-@contextlib.contextmanager
-def _daemon(folder: Path, bridge: str, number: int, config: Mapping[str, Any]) -> Iterator[int]:
-    # where it can be had, dockerd ends with the tests, even if they are killed
-    bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=_PATH) else []
-    argv = [
-        *bond,
-        "dockerd",
-        f"--host=unix://{folder}/docker.sock",
-        f"--data-root={folder}/data",
-        f"--exec-root={folder}/exec",
-        f"--pidfile={folder}/docker.pid",
-        f"--bridge={bridge}",
-        f"--default-address-pool=base=10.232.{number}.0/24,size=28",
-        "--iptables=false",
-        "--ip6tables=false",
-        "--ip-masq=false",
-        f"--config-file={folder}/daemon.json",
-    ]
-    (folder / "daemon.json").write_text(json.dumps(config))
-    with (
-        (folder / "log").open("wb") as log,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
-    ):
-        ear.bind(str(folder / "ready"))
-        ear.settimeout(_PATIENCE)
-        environ = {**os.environ, "PATH": _PATH, "NOTIFY_SOCKET": str(folder / "ready")}
+class Daemon:
+    """dockerd with a folder of its own, which can be stopped and started again.
+
+    Args:
+        folder: its data, its socket and its log.
+        bridge: where its containers are.
+        number: of its network.
+        config: as in ``daemon.json``, unless it is started with another one.
+    """
+
+    def __init__(self, folder: Path, bridge: str, number: int, config: Mapping[str, Any]) -> None:
+        # where it can be had, dockerd ends with the tests, even if they are killed
+        bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=_PATH) else []
+        self._argv = [
+            *bond,
+            "dockerd",
+            f"--host=unix://{folder}/docker.sock",
+            f"--data-root={folder}/data",
+            f"--exec-root={folder}/exec",
+            f"--pidfile={folder}/docker.pid",
+            f"--bridge={bridge}",
+            f"--default-address-pool=base=10.232.{number}.0/24,size=28",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--ip-masq=false",
+            f"--config-file={folder}/daemon.json",
+        ]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._was_started = False
+        self._config = config
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None, "dockerd is stopped"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """False where it was stopped, or has ended."""
+        return self._process is not None and Path(f"/proc/{self._process.pid}").exists()
+
+    def start(self, config: Mapping[str, Any] | None = None) -> None:
+        """Start it, and wait until it answers."""
+        config = self._config if config is None else config
+        (self._folder / "daemon.json").write_text(json.dumps(config))
+        ready, log = self._folder / "ready", self._folder / "log"
+        environ = {**os.environ, "PATH": _PATH, "NOTIFY_SOCKET": str(ready)}
         for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
             environ.pop(name, None)
-        # a session of its own, so that Ctrl-C reaches the tests alone
-        daemon = subprocess.Popen(argv, stdout=log, stderr=log, env=environ, start_new_session=True)
+        with (
+            log.open("ab") as stream,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
+        ):
+            ready.unlink(missing_ok=True)
+            ear.bind(str(ready))
+            ear.settimeout(_PATIENCE)
+            # a session of its own, so that Ctrl-C reaches the tests alone
+            self._process = subprocess.Popen(
+                self._argv, stdout=stream, stderr=stream, env=environ, start_new_session=True
+            )
+            if self._was_started:
+                # by a test, which has it from a fixture of wider scope
+                hygiene.restarted.add(self._process.pid)
+            self._was_started = True
+            _await_ready(ear, log)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it by a signal, and wait for that; nothing where it is stopped."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
         try:
-            _await_ready(ear, folder / "log")
-            yield daemon.pid
-        finally:
-            daemon.send_signal(signal.SIGTERM)
-            try:
-                daemon.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _await_ready(ear: socket.socket, log: Path) -> None:

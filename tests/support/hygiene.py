@@ -30,6 +30,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
 # helpers that the standard library keeps until the interpreter ends
 _STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _PATIENCE = 8.0
+#: processes of fixtures of wider scope that a test had them start again; they end with the fixture
+restarted: set[int] = set()
 _previous_root = os.environ.get("XDG_RUNTIME_DIR")
 
 
@@ -227,8 +229,9 @@ def _descendants(pid: int) -> Iterator[int]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 children += map(int, (task / "children").read_text().split())
     for child in children:
-        yield child
-        yield from _descendants(child)
+        if child not in restarted:
+            yield child
+            yield from _descendants(child)
 
 
 def _command(pid: int) -> str:

@@ -87,7 +87,7 @@ def started() -> Iterator[Engine]:
         _await_socket(folder / "podman.sock", service)
         stack.callback(ask, "rm", "--all", "--force", "--time=0")
         gateway = f"10.234.{_NUMBER}.1"
-        yield Engine(url=url, pid=service.pid, gateway=gateway, image=_IMAGE)
+        yield Engine(url=url, gateway=gateway, image=_IMAGE)
 
 
 def _network(folder: Path) -> Path:

@@ -35,6 +35,12 @@ class DockerWitness(HostWitness):
     def suspend(self, job):
         self._engine.pause(job.id)
 
+    def go_away(self):
+        self._engine.daemon.stop()
+
+    def come_back(self):
+        self._engine.daemon.start()
+
     def cut_events(self):
         for watch in self._backend._watches.values():
             watch._stream.close()

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from fiber.backend_parts.feed import Feed
-from fiber.exceptions import BackendError
+from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import Surroundings
@@ -20,7 +20,7 @@ from fiber_docker.stream import Stream
 PATIENCE = 30.0
 
 
-@attrs.define
+@attrs.define(slots=False)
 class FakeClient:
     """An engine whose answers come when a test says so."""
 
@@ -225,3 +225,71 @@ def test_an_end_that_was_told_stays(feed, client, starter):
     starter.close()
 
     assert feed.status(job.id).state is JobState.SUCCEEDED
+
+
+class TestEngineThatGoesAway:
+    @pytest.fixture(autouse=True)
+    def _ready(self, client):
+        client.may_make.set()
+        client.may_start.set()
+
+    @staticmethod
+    def away(*_words):
+        raise BackendUnavailableError("the engine does not answer")
+
+    def test_a_container_that_was_perhaps_made_is_removed_at_the_end(
+        self, client, starter, monkeypatch
+    ):
+        create = client.create
+
+        def answer_is_lost(name, body):
+            create(name, body)
+            self.away()
+
+        monkeypatch.setattr(client, "create", answer_is_lost)
+        with pytest.raises(BackendUnavailableError):
+            starter.submit(process(), AROUND)
+        assert len(client.containers) == 1
+
+        starter.close()
+        assert client.containers == set()
+
+    def test_one_that_was_perhaps_started_is_lost_with_its_engine_and_removed_at_the_end(
+        self, client, starter, feed, monkeypatch, caplog
+    ):
+        monkeypatch.setattr(client, "start", self.away)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(client, "remove", self.away)
+            job = starter.submit(process(), AROUND)
+            assert feed.wait_ended(job.id, PATIENCE)
+            # the thread that was at it has found that it cannot remove it either
+            starter._hands.do_all([lambda: None])
+            starter._hands.close()
+        status = feed.status(job.id)
+        assert status.reason == Reason(ReasonKind.NODE_LOST)
+        assert "the engine does not answer" in status.message
+        assert client.containers == {job.id}
+
+        starter.close()
+        assert client.containers == set()
+        assert not caplog.records
+
+    def test_at_the_end_it_is_asked_no_more_once_it_does_not_answer(
+        self, client, starter, monkeypatch
+    ):
+        jobs = [starter.submit(process(), AROUND) for _ in range(40)]
+        asked = []
+
+        def away(name):
+            asked.append(name)
+            self.away()
+
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(client, "remove", away)
+            with pytest.raises(BackendUnavailableError):
+                starter.close()
+        # those that were asked side by side when the first one failed
+        assert 1 <= len(asked) <= 8
+        monkeypatch.undo()
+        starter.remove_all([job.id for job in jobs])
+        assert client.containers == set()

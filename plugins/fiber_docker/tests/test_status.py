@@ -3,7 +3,17 @@
 import pytest
 
 from fiber.model import JobState, Reason, ReasonKind
-from fiber_docker.status import End, created_at, from_inspect, from_list, job_of, with_words
+from fiber_docker.status import (
+    End,
+    created_at,
+    from_inspect,
+    from_list,
+    job_of,
+    killed_unseen,
+    lost_with_engine,
+    never_ran,
+    with_words,
+)
 
 
 def inspected(status, **fields):
@@ -114,3 +124,18 @@ def test_last_words_are_in_the_status():
 )
 def test_times_are_read_as_engines_write_them(found, seconds):
     assert created_at(found) == seconds
+
+
+def test_what_was_killed_while_the_engine_was_away_was_lost_with_it():
+    killed = from_inspect(inspected("exited", ExitCode=137))
+    found = killed_unseen(killed)
+    assert (found.exit_code, found.reason) == (-9, Reason(ReasonKind.NODE_LOST))
+    assert "while the Docker engine was away" in found.message
+    for own in ({"ExitCode": 3}, {"ExitCode": 0}, {"ExitCode": 137, "OOMKilled": True}):
+        status = from_inspect(inspected("exited", **own))
+        assert killed_unseen(status) == status
+
+
+def test_one_that_was_not_started_because_its_engine_went_away_never_ran():
+    assert never_ran(lost_with_engine("it does not answer"))
+    assert not never_ran(killed_unseen(from_inspect(inspected("exited", ExitCode=137))))

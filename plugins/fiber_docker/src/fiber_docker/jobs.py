@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import signal
 import threading
 
@@ -11,7 +12,12 @@ import attrs
 
 from fiber.backend_parts.feed import Feed
 from fiber.backend_parts.hands import Hands
-from fiber.exceptions import BackendError, SubmitError, UnknownJobError
+from fiber.exceptions import (
+    BackendError,
+    BackendUnavailableError,
+    SubmitError,
+    UnknownJobError,
+)
 from fiber.model import Job, JobSpec, JobState, JobStatus
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
@@ -21,9 +27,11 @@ from fiber_docker.images import Images
 from fiber_docker.output import Pump
 from fiber_docker.refusals import advice, lacks_python
 from fiber_docker.starting import start
-from fiber_docker.status import never_began, never_ran, start_failure
+from fiber_docker.status import lost_with_engine, never_began, never_ran, start_failure
 
 __all__ = ["Starter"]
+
+log = logging.getLogger("fiber")
 
 #: seconds that output has to arrive once its container has ended
 _LAST_WORDS = 2.0
@@ -94,6 +102,9 @@ class Starter:
         self._makers = Hands("docker-create", "the Docker engine", _MADE_AT_ONCE)
         self._lock = threading.Lock()
         self._own: dict[str, _Own] = {}
+        #: containers that were perhaps made before the engine went away; they were never started
+        self._unsure: set[str] = set()
+        self._unanswered: BackendUnavailableError | None = None
         self._closed = False
 
     def submit(self, spec: JobSpec, around: Surroundings) -> Job:
@@ -222,7 +233,7 @@ class Starter:
         """Remove a job's container, and wait for what it still wrote."""
         with self._lock:
             pump = self._take_pump(self._own.get(job_id))
-        self._client.remove(job_id)
+        self._remove(job_id)
         if pump is not None:
             pump.join(_LAST_WORDS)
 
@@ -255,8 +266,10 @@ class Starter:
         with self._lock:
             starting = [job for job, own in self._own.items() if own.stage is _Stage.STARTING]
         attached = self.attached()
+        with self._lock:
+            unsure = list(self._unsure)
         try:
-            self.remove_all(attached)
+            self.remove_all([*attached, *unsure])
         finally:
             self._hands.close()
             with self._lock:
@@ -265,11 +278,29 @@ class Starter:
             for pump in pumps:
                 if pump is not None:
                     pump.join(0.0)
+            with self._lock:
+                # whoever closes or cleans up again may find it back
+                self._unanswered = None
         for job_id in {*starting} & {*remade} & {*attached}:
             # removed, and then made once more by a thread that was at it
-            self._client.remove(job_id)
+            self._remove(job_id)
 
     # -- within
+
+    def _remove(self, job_id: str) -> None:
+        """Remove a container; at the end an engine that did not answer once is not asked again."""
+        with self._lock:
+            failure = self._unanswered
+        if failure is not None:
+            raise failure
+        try:
+            self._client.remove(job_id)
+        except BackendUnavailableError as error:
+            with self._lock:
+                if self._closed:
+                    # it may take its time over each of many, and nobody waits for that
+                    self._unanswered = error
+            raise
 
     def _make(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         """Create a job's container and have it started, on a thread of our own."""
@@ -278,6 +309,8 @@ class Starter:
         except Exception as error:
             with self._lock:
                 del self._own[job.id]
+                if isinstance(error, BackendUnavailableError):
+                    self._unsure.add(job.id)
             self._feed.publish(job, start_failure(str(error)))
             raise
         self._hands.do(lambda: self._start(job, spec, wanted, around))
@@ -326,16 +359,24 @@ class Starter:
                 own.stage = _Stage.STARTED
             if own.doomed:
                 self._give_up(job, own.doomed)
-                if spec.entry is None:
-                    # it has done nothing yet, and may not listen to any other signal
-                    with contextlib.suppress(UnknownJobError):
-                        self._client.signal(job.id, signal.SIGKILL)
-            status = self._feed.status(job.id)
-            if status is not None and status.state.is_terminal and spec.entry is not None:
-                # it was killed or refused, and a container that never ran does not go by itself
-                self._client.remove(job.id)
-                with self._lock:
-                    self._forget(job.id)
+            try:
+                self._clear_up(job, own)
+            except BackendUnavailableError:
+                # at the end it is removed as one of ours
+                log.debug("fiber: %s stays until the engine is back", job.id, exc_info=True)
+
+    def _clear_up(self, job: Job, own: _Own) -> None:
+        """End what is not to run, and remove what never will."""
+        if own.doomed and own.spec.entry is None:
+            # it has done nothing yet, and may not listen to any other signal
+            with contextlib.suppress(UnknownJobError):
+                self._client.signal(job.id, signal.SIGKILL)
+        status = self._feed.status(job.id)
+        if status is not None and status.state.is_terminal and own.spec.entry is not None:
+            # it was killed or refused, and a container that never ran does not go by itself
+            self._remove(job.id)
+            with self._lock:
+                self._forget(job.id)
 
     def _begin(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
         try:
@@ -348,6 +389,9 @@ class Starter:
                 self._start_bare(job, spec, wanted, around)
                 return
             self._feed.publish(job, start_failure(advice(error, spec, self._config, around.image)))
+        except BackendUnavailableError as error:
+            # whether it runs is not known; nobody has told it what to do
+            self._feed.publish(job, lost_with_engine(str(error)))
         except BackendError as error:
             self._feed.publish(job, start_failure(str(error)))
 
@@ -369,6 +413,8 @@ class Starter:
             self._client.remove(job.id)
             self._create(bare, around.image)
             self._run(job, spec, bare)
+        except BackendUnavailableError as error:
+            self._feed.publish(job, lost_with_engine(str(error)))
         except BackendError as error:
             words = advice(error, spec, self._config, around.image)
             self._feed.publish(job, start_failure(words))

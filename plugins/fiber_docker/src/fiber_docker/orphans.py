@@ -33,7 +33,8 @@ def sweep(client: Client, owner: str) -> list[str]:
     for item in client.containers(f"fiber.owner={owner}", "fiber.detached=0"):
         labels = item.get("Labels") or {}
         if is_orphan(labels.get("fiber.master", "")):
-            name = str(item["Names"][0]).lstrip("/")
+            # one that is being removed has no name any more
+            name = str((item.get("Names") or [item["Id"]])[0]).lstrip("/")
             try:
                 client.remove(item["Id"])
             except BackendError as error:

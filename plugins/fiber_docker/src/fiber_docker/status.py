@@ -19,6 +19,8 @@ __all__ = [
     "from_inspect",
     "from_list",
     "job_of",
+    "killed_unseen",
+    "lost_with_engine",
     "needs_a_look",
     "never_began",
     "never_ran",
@@ -92,9 +94,30 @@ def start_failure(words: str, *, image: bool = False) -> JobStatus:
     return _failed(kind, words, _STARTED_NOT, None)
 
 
+def lost_with_engine(words: str) -> JobStatus:
+    """The status of a container whose engine went away before it was started for certain."""
+    return _failed(ReasonKind.NODE_LOST, words, _STARTED_NOT, None)
+
+
+def killed_unseen(status: JobStatus) -> JobStatus:
+    """The status of a container that was found ended when the engine was back.
+
+    An engine that restarts kills its containers, and so their end says nothing about what they did.
+    """
+    if status.reason != Reason(ReasonKind.SIGNAL, signal.SIGKILL):
+        return status
+    return attrs.evolve(
+        status,
+        reason=Reason(ReasonKind.NODE_LOST),
+        message="its container was killed while the Docker engine was away",
+    )
+
+
 def never_ran(status: JobStatus) -> bool:
     """True for a job whose first program could not be started."""
     kind = None if status.reason is None else status.reason.kind
+    if kind is ReasonKind.NODE_LOST:
+        return status.exit_code == _STARTED_NOT
     return kind in (ReasonKind.START, ReasonKind.IMAGE)
 
 

@@ -8,10 +8,19 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, close_stream
-from fiber_docker.status import End, created_at, job_of, needs_a_look, with_words
+from fiber_docker.status import (
+    End,
+    created_at,
+    job_of,
+    killed_unseen,
+    needs_a_look,
+    with_words,
+)
 
 __all__ = ["REMOVED_UNSEEN", "Watch"]
 
@@ -31,6 +40,12 @@ REMOVED_UNSEEN = JobStatus(
     reason=Reason(ReasonKind.UNKNOWN),
     exit_code=-9,
     message="its container was removed before its end was seen",
+)
+#: the same where nobody looked because the engine was away
+_LOST_UNSEEN = attrs.evolve(
+    REMOVED_UNSEEN,
+    reason=Reason(ReasonKind.NODE_LOST),
+    message="its container was removed while the Docker engine was away",
 )
 
 
@@ -142,17 +157,22 @@ class Watch:
                 stream.close()
                 return
             self._stream = stream
+        is_again = self._ready.is_set()
         gone = {job.id: job for job in self._running(self._run_id)}
         for item in self._client.containers(self._label):
             labels = item.get("Labels") or {}
+            if not item.get("Names"):
+                # it is being removed, and its name is free already
+                continue
             job = job_of(self._backend, item["Names"][0].lstrip("/"), labels)
             gone.pop(job.id, None)
             with contextlib.suppress(BackendError):
                 # removed meanwhile: an event will say so
-                self._publish(job, self._look(item["Id"], labels))
+                status = self._look(item["Id"], labels)
+                self._publish(job, killed_unseen(status) if is_again else status)
         for job in gone.values():
             # it ended, and its container was removed, while nobody looked
-            self._publish(job, with_words(REMOVED_UNSEEN, self._last_words(job.id)))
+            self._publish(job, with_words(_LOST_UNSEEN, self._last_words(job.id)))
         self._ready.set()
         try:
             with self._client.asking("tell events"):

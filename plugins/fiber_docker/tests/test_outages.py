@@ -1,0 +1,117 @@
+"""dockerd is restarted, and killed, while a program runs: nothing is lost, left or drowned in words."""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAM = """
+import sys, time
+import fiber
+
+def square(n):
+    time.sleep(0.02)
+    return n * n
+
+if __name__ == "__main__":
+    with fiber.Pool(3) as pool:
+        pool.map(square, range(30), chunksize=1)
+        print("ready", flush=True)
+        assert pool.map(square, range(300)) == [n * n for n in range(300)]
+        print("right", flush=True)
+        sys.stdin.readline()
+    print("over", flush=True)
+"""
+PATIENCE = 120.0
+
+
+class Program:
+    """It runs, and what it writes is read as it comes."""
+
+    def __init__(self, folder, engine):
+        (folder / "program.py").write_text(PROGRAM)
+        self._process = subprocess.Popen(
+            [sys.executable, "program.py"],
+            cwd=folder,
+            env={
+                **os.environ,
+                "FIBER_BACKEND": "docker",
+                "FIBER_IMAGE": engine.image,
+                "DOCKER_HOST": engine.url,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = queue.SimpleQueue()
+        self.warned = queue.SimpleQueue()
+        pipes = [(self._process.stdout, self.said), (self._process.stderr, self.warned)]
+        self._readers = [threading.Thread(target=self._read, args=pipe) for pipe in pipes]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream, lines):
+        for line in stream:
+            lines.put(line.rstrip("\n"))
+        stream.close()
+
+    def go_on(self):
+        self._process.stdin.close()
+
+    def end(self):
+        """Its exit code, and what it had to say on standard error since it was asked last."""
+        code = self._process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        return code, [self.warned.get() for _ in range(self.warned.qsize())]
+
+    def close(self):
+        self._process.kill()
+        self._process.stdin.close()
+        self.end()
+
+
+@pytest.fixture
+def program(engine, tmp_path):
+    program = Program(tmp_path, engine)
+    yield program
+    program.close()
+    # as the other tests have it
+    engine.daemon.stop()
+    engine.daemon.start()
+
+
+def test_a_restart_ends_no_map_and_an_engine_that_is_away_no_program(
+    engine, program, record_property
+):
+    assert program.said.get(timeout=PATIENCE) == "ready"
+    # without live-restore all containers end with it
+    engine.daemon.stop()
+    out_of_sight = program.warned.get(timeout=PATIENCE)
+    assert "jobs are out of sight until the engine is back" in out_of_sight
+    assert program.said.empty()
+    since = time.monotonic()
+    engine.daemon.start({"live-restore": True})
+    assert program.said.get(timeout=PATIENCE) == "right"
+    record_property("seconds from a restart's beginning to the map's end", time.monotonic() - since)
+
+    # the containers go on without it, and it is not back before the program ends
+    engine.daemon.stop()
+    assert "jobs are out of sight" in program.warned.get(timeout=PATIENCE)
+    program.go_on()
+    code, warned = program.end()
+    assert code == 0
+    assert program.said.get() == "over"
+    assert len(warned) == 1, warned
+    assert "cannot be asked to end what this program still runs there" in warned[0]
+
+    engine.daemon.start()
+    assert engine.left(PATIENCE) == []
