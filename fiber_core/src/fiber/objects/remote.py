@@ -179,6 +179,10 @@ class Remote:
     def _close(self, end: int) -> None:
         """On the courier: the last handle of an end is gone."""
 
+    def _stays(self) -> bool:
+        """On the courier: True where the next handle is to find the object as it is."""
+        return False
+
     # -- inside
 
     def _attach(self, end: int, ticket: int) -> None:
@@ -213,6 +217,10 @@ class Remote:
             try:
                 self.cast([protocol.DETACH.pack(Op.DETACH, end)])
             finally:
-                if not self._attached:
-                    self._done = True
-                    self._store.forget_remote(self)
+                if not self._attached and not self._stays():
+                    self._forget()
+
+    def _forget(self) -> None:
+        """With the lock held: there is no handle, and the next one is to find another object."""
+        self._done = True
+        self._store.forget_remote(self)

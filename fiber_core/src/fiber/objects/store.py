@@ -12,9 +12,11 @@ from fiber import runtime, values
 from fiber.exceptions import PeerLostError
 from fiber.objects import progress
 from fiber.objects.address import Address, Kind, realm_of
+from fiber.objects.blocks.copies import Unused
 from fiber.objects.channel import Channel
 from fiber.objects.courier import Courier
 from fiber.objects.kinds import remote_class
+from fiber.objects.memory import backing
 from fiber.objects.owner import Owner
 from fiber.objects.realms import Realms
 from fiber.objects.remote import Remote
@@ -23,6 +25,7 @@ from fiber.objects.waiting import Deadline
 from fiber.transport.endpoint import Peer
 
 if TYPE_CHECKING:
+    from fiber.objects.blocks.remote import RemoteBlock
     from fiber.runtime import Runtime
     from fiber.transport.client import Client
 
@@ -70,6 +73,8 @@ class Store:
         self._realms: Realms | None = None
         # given up, and what was said to them last may still be on its way
         self._parting: set[Owner] = set()
+        #: values of others that no handle here uses now
+        self.unused: Unused[RemoteBlock] = Unused(backing.available)
         self._errands: Courier | None = None
         # the last of them
         self._errand: Callable[[], Any] | None = None
@@ -361,6 +366,8 @@ class Store:
             errands.close()
         # some were made on an errand
         self._close_owners()
+        for block in self.unused.clear():
+            block.let_go()
         if self._realms is not None:
             self._realms.close()
 

@@ -1,8 +1,9 @@
-"""Where a block is on each host, and who is to fetch it."""
+"""Where a block is on each host, who is to fetch it, and what a process keeps of many."""
 
 import pytest
 
-from fiber.objects.blocks.copies import Answer, Copies
+from fiber.objects.blocks import copies as module
+from fiber.objects.blocks.copies import Answer, Copies, Unused
 from fiber.objects.memory.backing import Place
 
 
@@ -86,3 +87,62 @@ def test_nothing_is_kept_of_who_is_gone(copies):
     for who in "abc":
         copies.gone(who)
     assert copies._hosts == {}
+
+
+def test_who_holds_it_no_more_keeps_it_for_others_and_fetches_nothing(copies):
+    ask(copies, "a"), ask(copies, "b")
+    assert copies.unused("a") == fetch("b")
+    copies.came("h", "b", place("b"))
+    assert copies.unused("b") == []
+    assert copies.holders() == {"b"}
+    assert ask(copies, "c") == [Answer("c", 1, place("b"))]
+
+
+@pytest.fixture
+def unused(monkeypatch):
+    """Has room for 100 bytes, and for an eighth of 1,600 where those are free."""
+    monkeypatch.setattr(module, "_SMALL", 100)
+    return Unused(lambda: 1600)
+
+
+def test_what_was_used_last_stays_as_long_as_there_is_room(unused):
+    assert [unused.add(name, 80) for name in "ab"] == [[], []]
+    assert unused.add("a", 80) == []
+    assert unused.add("c", 80) == ["b"]
+    unused.remove("c")
+    assert unused.add("d", 120) == []
+
+
+def test_what_was_used_last_stays_whatever_it_has(unused):
+    unused.add("a", 10)
+    assert unused.add("b", 10_000) == ["a"]
+    assert unused.add("c", 10) == ["b"]
+    assert unused.make_room(10_000) == ["c"]
+    assert unused.add("d", 200) == []
+
+
+def test_there_is_room_for_what_is_about_to_come(unused):
+    unused.add("a", 80), unused.add("b", 80)
+    assert unused.make_room(40) == []
+    assert unused.make_room(41) == ["a"]
+    assert unused.make_room(200) == ["b"]
+    assert unused.make_room(10_000) == []
+
+
+def test_the_machine_is_not_asked_about_a_little(unused):
+    unused._free = lambda: pytest.fail("it is asked")
+    unused.add("a", 50), unused.add("b", 50)
+    unused.remove("a"), unused.remove("a")
+    assert unused.make_room(50) == []
+
+
+def test_at_the_end_all_go(unused):
+    unused.add("a", 80), unused.add("b", 80)
+    assert unused.clear() == ["a", "b"]
+    assert unused.clear() == []
+    assert unused.add("c", 180) == []
+
+
+def test_there_are_never_too_many(unused, monkeypatch):
+    monkeypatch.setattr(module, "_MANY", 3)
+    assert [unused.add(n, 0) for n in range(5)] == [[], [], [], [0], [1]]

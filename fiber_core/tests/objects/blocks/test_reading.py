@@ -76,3 +76,17 @@ def test_who_could_not_read_it_may_try_again():
         cell.value()
     block.error = None
     assert cell.value() == 5
+
+
+def test_one_that_is_kept_goes_when_it_is_forgotten_and_with_its_last_holder():
+    reading = Reading(Block(Thing()), keeps=True)
+    watched = weakref.ref(reading.cell().value())
+    gc.collect()
+    cell = reading.cell()
+    assert watched() is cell.value()
+    reading.forget()
+    gc.collect()
+    assert watched() is cell.value()
+    del cell
+    gc.collect()
+    assert watched() is None

@@ -3,13 +3,14 @@
 import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
 from fiber.exceptions import PeerLostError, WireError
 from fiber.objects.address import Kind
-from fiber.objects.blocks import protocol
+from fiber.objects.blocks import copies, protocol
 from fiber.objects.blocks.contents import read
 from fiber.objects.blocks.protocol import FETCH, MOST, Op
 from fiber.objects.blocks.shared import Block
@@ -18,6 +19,13 @@ from objects_world import in_thread
 from transport_world import until
 
 SIZE = 3 * MOST + 17
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    yield
+    # what killed nodes had open is not to be closed while another test looks
+    gc.collect()
 
 
 @pytest.fixture
@@ -37,6 +45,13 @@ def take(node, made):
     remote.meet(made.place)
     remote.sync()
     return remote
+
+
+def let_go(remote):
+    """The last handle of a node goes; its owner has heard of it."""
+    remote.drop(0)
+    remote.owner.drain()
+    remote.sync()
 
 
 def fetches(made, monkeypatch):
@@ -154,15 +169,113 @@ def test_its_memory_goes_with_its_last_holder(owner, other, far):
     near, distant = take(other, made), take(far[0], made)
     distant.body()
     made.drop(0)
-    assert made._sealed is not None
-    near.drop(0)
-    until(lambda: near._sealed is None)
+    let_go(near)
     assert made._sealed is not None
     distant.drop(0)
     until(lambda: made._sealed is None)
-    until(lambda: distant._sealed is None)
+    until(lambda: near._sealed is distant._sealed is None)
     with pytest.raises(PeerLostError, match="no longer exists"):
         other.store.take(made.address, 0, 0).body()
+
+
+def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
+    owner, far, monkeypatch
+):
+    made = block(owner)
+    asked = fetches(made, monkeypatch)
+    for node in [far[0], far[0], far[1], far[0]]:
+        remote = take(node, made)
+        assert bytes(remote.body()) == bytes(made.body())
+        let_go(remote)
+    pieces = -(-len(made.body()) // MOST)
+    assert asked == [far[0].ident] * pieces
+    assert len(made._copies.holders()) == 2
+
+
+def test_a_value_is_read_once_for_handles_that_follow_each_other(owner, far):
+    made = block(owner, {"a": [1, 2]})
+    remote = take(far[0], made)
+    found = remote.reading.cell().value()
+    let_go(remote)
+    again = take(far[0], made)
+    assert again.reading.cell().value() is found
+    # and by each other process for itself
+    assert take(far[1], made).reading.cell().value() is not found
+
+
+def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, far, monkeypatch):
+    class Watched(list):
+        __slots__ = ("__weakref__",)
+
+        def __reduce__(self):
+            return Watched, ()
+
+    made = block(owner, Watched())
+    remotes = [take(node, made) for node in (other, *far)]
+    values = [weakref.ref(remote.reading.cell().value()) for remote in remotes]
+    for remote in remotes:
+        let_go(remote)
+    assert all(value() is not None for value in values)
+    assert all(remote._sealed is not None for remote in remotes)
+    made.drop(0)
+    until(lambda: not any(remote._sealed for remote in remotes))
+    until(lambda: not any(value() for value in values))
+    assert [node.store._remotes for node in (other, *far)] == [{}, {}, {}]
+    assert [node.store.unused._sizes for node in (other, *far)] == [{}, {}, {}]
+
+
+def test_what_no_handle_uses_goes_with_its_owner(owner, far):
+    made = block(owner)
+    unused, used = take(far[0], made), take(far[1], made)
+    unused.body()
+    expected = bytes(used.body())
+    let_go(unused)
+    assert unused._sealed is not None
+    owner.die()
+    until(lambda: unused._sealed is None)
+    assert not far[0].store.unused._sizes
+    assert bytes(used.body()) == expected
+
+
+def test_what_no_handle_uses_goes_when_the_process_ends(owner, far):
+    made = block(owner)
+    remote = take(far[0], made)
+    remote.body()
+    let_go(remote)
+    far[0].close()
+    assert remote._sealed is None
+    until(lambda: not made._copies.holders())
+
+
+def test_the_copy_of_who_is_killed_is_nobodys(owner, far):
+    made = block(owner)
+    remote = take(far[0], made)
+    remote.body()
+    let_go(remote)
+    assert len(made._copies.holders()) == 1
+    far[0].die()
+    until(lambda: not made._copies.holders())
+    assert bytes(take(far[1], made).body()) == bytes(made.body())
+
+
+def test_who_needs_the_room_lets_go_of_what_no_handle_uses(owner, far, monkeypatch):
+    monkeypatch.setattr(copies, "_SMALL", 0)
+    blocks = [block(owner) for _ in range(3)]
+    monkeypatch.setattr(far[0].store.unused, "_free", lambda: 8 * 2 * len(blocks[0].body()))
+    asked = [fetches(made, monkeypatch) for made in blocks]
+    remotes = [take(far[0], made) for made in blocks]
+    for remote in remotes:
+        remote.body()
+        let_go(remote)
+    until(lambda: remotes[0]._sealed is None)
+    # nobody looks for it there any more, so it can be had all the same
+    until(lambda: not blocks[0]._copies.holders())
+    assert all(made._copies.holders() for made in blocks[1:])
+    assert bytes(take(far[1], blocks[0]).body()) == bytes(blocks[0].body())
+    assert {ident for one in asked[1:] for ident in one} == {far[0].ident}
+    for made in blocks:
+        made.drop(0)
+    until(lambda: not any(remote._sealed for remote in remotes))
 
 
 def test_a_process_that_ends_waits_until_those_who_hold_it_have_it(world, far):

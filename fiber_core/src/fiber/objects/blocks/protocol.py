@@ -4,7 +4,8 @@
 block is, or with nothing: then the asker is to ``FETCH`` it, and nobody else on its host is told to
 until it says where it ``HAS`` it, gives it up or is gone. A ``FETCH`` is answered with a digest of
 the bytes, which says where in the block they are, and the bytes. A holder that maps the block says
-where it ``HAS`` it.
+where it ``HAS`` it. It may keep that when it holds the block no more, and says ``GIVE_UP`` when it
+has it no more; when nobody holds the block, all who have it are told that it is ``FREED``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Word(enum.IntEnum):
 
     #: get the block now: the owner is about to end
     HURRY = 148
+    #: nobody holds the block any more: let go of the copy
+    FREED = 149
 
 
 #: bytes of one answer at most, so that the owner never does much at once

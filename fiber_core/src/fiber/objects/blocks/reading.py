@@ -21,7 +21,7 @@ class Readable(Protocol):
 
 
 class Cell:
-    """Keeps the value as long as a handle does, so that no thread of ours lets go of it."""
+    """Keeps the value as long as a handle does, or the block that has read it."""
 
     def __init__(self, block: Readable) -> None:
         self._block = block
@@ -43,12 +43,19 @@ class Cell:
 
 
 class Reading:
-    """The cell of a block, while anybody has it."""
+    """The cell of a block, while anybody has it.
 
-    def __init__(self, block: Readable) -> None:
+    Args:
+        block: the block.
+        keeps: True where the cell stays without a handle as well, until :meth:`forget`.
+    """
+
+    def __init__(self, block: Readable, *, keeps: bool = False) -> None:
         self._block = block
         self._lock = threading.Lock()
         self._cell: weakref.ref[Cell] | None = None
+        self._keeps = keeps
+        self._kept: Cell | None = None
 
     def cell(self) -> Cell:
         """The cell that all handles in this process share."""
@@ -57,4 +64,14 @@ class Reading:
             if found is None:
                 found = Cell(self._block)
                 self._cell = weakref.ref(found)
+            if self._keeps:
+                self._kept = found
             return found
+
+    def forget(self) -> None:
+        """Keep the cell no more."""
+        with self._lock:
+            self._keeps = False
+            # dies with this frame, when the lock is free
+            found, self._kept = self._kept, None
+        del found

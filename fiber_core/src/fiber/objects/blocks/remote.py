@@ -1,7 +1,11 @@
-"""A block of another process: mapped where it is on this host, else fetched once a host."""
+"""A block of another process: mapped where it is on this host, else fetched once a host.
+
+What is here stays when the last handle goes, see :mod:`fiber.objects.blocks.copies`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections import deque
@@ -16,7 +20,7 @@ from fiber.objects.memory import sealed
 from fiber.objects.memory.backing import HEAD, Place
 from fiber.objects.memory.sealed import Draft, Sealed
 from fiber.objects.protocol import read
-from fiber.objects.remote import Remote
+from fiber.objects.remote import NO_PAGE, Remote
 from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
@@ -36,11 +40,13 @@ class RemoteBlock(Remote):
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
-        self.reading = Reading(self)
+        self.reading = Reading(self, keeps=True)
         # held while it is fetched
         self._getting = threading.Lock()
         self._sealed: Sealed | None = None
         self._size = 0
+        # its owner has let go of it
+        self._is_freed = False
 
     def meet(self, place: Place) -> None:
         """Map it now if it is on this host, so that what becomes of its owner is nothing to us."""
@@ -73,26 +79,74 @@ class RemoteBlock(Remote):
         """True where its owner's memory is this host's, and is to be used as such."""
         return self.is_near and self._owner.is_local
 
+    def evict(self) -> None:
+        """Have no copy of it here any more, if no handle uses it: others need the room."""
+        with self._lock:
+            if self._attached or self._done:
+                return
+            if not self._is_freed:
+                # before another object here takes this one's place; a lost owner needs no word
+                with contextlib.suppress(PeerLostError):
+                    self.cast([protocol.GIVE_UP.pack(Op.GIVE_UP)])
+            self._forget()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the copy; with no lock held, as what a value does when it goes is the user's."""
+        self._store.unused.remove(self)
+        with self._getting:
+            found, self._sealed = self._sealed, None
+        if found is not None:
+            found.close()
+        self.reading.forget()
+
     # -- what a remote object is told
 
     def on_word(self, message: Message) -> None:
-        """On the handler thread: the owner is about to end."""
+        """On the handler thread: the owner is about to end, or has let go of the block."""
         (word,) = read(protocol.WORD, message.body)
         if word == Word.HURRY:
             self.soon(self._secure)
+        elif word == Word.FREED:
+            self._is_freed = True
+            self.soon(self.evict)
+
+    def fail(self, error: BaseException) -> None:
+        """The owner is gone, or the block is: handles go on with what is here."""
+        self._is_freed = True
+        self.soon(self._keep_no_more)
+
+    def _keep_no_more(self) -> None:
+        self.evict()
+        self.reading.forget()
 
     def _secure(self) -> None:
+        if not self._attached:
+            # nobody here may ask for it any more
+            return
         try:
             self.body()
         except PeerLostError:
             # whoever asks for the value is told
             return
 
-    def _close(self, end: int) -> None:
-        with self._getting:
-            found, self._sealed = self._sealed, None
-        if found is not None:
-            found.close()
+    def _open(self, end: int) -> tuple[int, bytes, bytes]:
+        self._store.unused.remove(self)
+        return NO_PAGE
+
+    def _stays(self) -> bool:
+        if self._sealed is None or self._is_freed or self.is_lost:
+            return False
+        for other in self._store.unused.add(self, self._size):
+            other.soon(other.evict)
+        return True
+
+    def _drop(self, end: int) -> None:
+        try:
+            super()._drop(end)
+        finally:
+            if self._done:
+                self.let_go()
 
     # -- inside, with `_getting` held
 
@@ -123,6 +177,8 @@ class RemoteBlock(Remote):
         self.soon(functools.partial(self.cast, [protocol.has(found.place)]))
 
     def _fetch(self) -> None:
+        for other in self._store.unused.make_room(self._size):
+            other.evict()
         try:
             draft = Draft(self._size, self._folder, self._store.ident)
             try:

@@ -89,8 +89,14 @@ class Block(Shared):
     def _hurry(self, peer: Peer) -> None:
         peer.send(Frame.CAST, self.target, 0, [protocol.WORD.pack(Word.HURRY)])
 
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Another process is gone, and its copy with it."""
+        with self.lock:
+            self._tell(self._copies.gone(peer))
+        super().on_peer_lost(peer)
+
     def _leave(self, peer: Peer, end: int) -> None:
-        self._tell(self._copies.gone(peer))
+        self._tell(self._copies.unused(peer))
 
     def _answer(self, peer: Peer, message: Message, op: int) -> None:
         if op == Op.LOCATE and message.kind is Frame.CALL:
@@ -131,6 +137,8 @@ class Block(Shared):
         if found is not None:
             found.close()
             self._view = memoryview(b"")
+        for peer in self._copies.holders():
+            peer.send(Frame.CAST, self.target, 0, [protocol.WORD.pack(Word.FREED)])
         self._release()
 
     def _release(self) -> None:

@@ -135,7 +135,7 @@ def check_room(size: int, path: Path | None) -> None:
     Raises:
         OSError: it is too much.
     """
-    if path is None and size >= _MUCH and size > _available():
+    if path is None and size >= _MUCH and size > available():
         raise no_room(size, path, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
 
 
@@ -173,7 +173,8 @@ def _without_name() -> int | None:
     return None
 
 
-def _available() -> int:
+def available() -> int:
+    """Bytes that new memory may have: what is free, within what this process may have at all."""
     import psutil
 
     from fiber.launch.cpus import memory_total
