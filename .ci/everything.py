@@ -142,7 +142,7 @@ def wheels(shop: Workshop, it: Running) -> None:
 
 
 def examples(shop: Workshop, it: Running) -> None:
-    """Every example as a user runs it, and rings with each framework that can be had."""
+    """Every example as a user runs it, and what takes a framework that can be had."""
     python = shop.environment(it, "examples")
     required = REQUIRED
     if shop.add_torch(it, python):
@@ -152,8 +152,12 @@ def examples(shop: Workshop, it: Running) -> None:
     else:
         it.say("JAX cannot be had: its example is untested")
     shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
-    frameworks = "fiber_core/tests/ring/frameworks"
-    it.tests(python, "-m", "pytest", "-q", frameworks, FIBER_REQUIRE=required)
+    files = (
+        "fiber_core/tests/ring/frameworks",
+        "fiber_core/tests/objects/memory/test_tensors.py",
+        "fiber_core/tests/launch/job/test_tensors_far_away.py",
+    )
+    it.tests(python, "-m", "pytest", "-q", *files, FIBER_REQUIRE=required)
 
 
 def libraries(shop: Workshop, it: Running) -> None:

@@ -179,6 +179,28 @@ def test_one_value_may_hold_another():
     until(lambda: open_memory() < before, patience=PATIENCE)
 
 
+def test_a_worker_lets_go_of_what_it_returned():
+    with fiber.Pool(1) as pool:
+        before = pool.apply(open_memory)
+        found = [pool.apply(fiber.shared, (np.full(10, float(n)),)) for n in range(3)]
+        assert [handle.value[0] for handle in found] == [0, 1, 2]
+        assert pool.apply(open_memory) > before
+        found.clear()
+        until(lambda: pool.apply(open_memory) == before, patience=PATIENCE)
+
+
+def test_a_task_finds_the_value_that_the_one_before_it_read():
+    handle = fiber.shared({"seen": []})
+    with fiber.Pool(1) as pool:
+        assert pool.starmap(_note, [(handle, n) for n in range(3)], chunksize=1)[-1] == [0, 1, 2]
+    assert handle.value == {"seen": []}
+
+
+def _note(handle, number):
+    handle.value["seen"].append(number)
+    return list(handle.value["seen"])
+
+
 def _inner_total(outer):
     return float(outer.value["inner"].value.sum())
 

@@ -29,6 +29,7 @@ NEEDS = {
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
     "torch_data_loader": ["torch"],
+    "torch_hogwild": ["torch"],
     "tqdm_unordered": ["tqdm"],
 }
 _EXECUTOR = {
@@ -46,6 +47,7 @@ CHANGES = {
     },
     "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
     "torch_data_loader": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
+    "torch_hogwild": {'CONTEXT = "spawn"': 'CONTEXT = "fiber"'},
 }
 
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(600)]

@@ -180,7 +180,8 @@ TABLE: dict[str, Deviation] = {
     "reduction.HAVE_SEND_HANDLE": different(f"False: {_DESCRIPTORS}"),
     "reduction.ForkingPickler": different(
         "`register` is `copyreg.pickle`: it counts wherever Fiber pickles; what others have "
-        "registered with the stdlib's class counts with the stdlib only"
+        "registered with the stdlib's class counts with the stdlib only, but for torch's tensors "
+        "in shared memory (see [libraries](../guides/libraries.md))"
     ),
 }
 

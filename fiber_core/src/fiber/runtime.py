@@ -18,7 +18,7 @@ from fiber.exceptions import BackendUnavailableError, FiberError
 from fiber.launch.ways import Ways
 from fiber.logs import configure_logging
 from fiber.model import JobSpec
-from fiber.transport import fork
+from fiber.transport import codec, fork
 from fiber.transport.identity import Credentials
 
 if TYPE_CHECKING:
@@ -40,6 +40,15 @@ log = logging.getLogger("fiber")
 _lock = threading.RLock()
 _current: Runtime | None = None
 _arguments: dict[str, Any] = {}
+
+
+def _register_tensors() -> bool:
+    from fiber.objects.memory import tensors
+
+    return tensors.register()
+
+
+codec.when_imported("torch", _register_tensors)
 
 
 def current() -> Runtime:

@@ -17,6 +17,23 @@ from fiber.exceptions import WireError
 from fiber.transport import codec, wire
 
 
+def test_reducers_are_registered_once_a_library_is_imported_to_its_end(monkeypatch):
+    asked, ready = [], []
+    monkeypatch.setattr(codec, "_libraries", ())
+    codec.when_imported("a_library", lambda: (asked.append(1), bool(ready))[1])
+    with codec.carrying("something"):
+        assert asked == []
+        monkeypatch.setitem(sys.modules, "a_library", codec)
+        codec.carry(codec.carry("something else"))
+        # not to its end so far
+        assert asked
+        asked.clear()
+        ready.append(True)
+        codec.carry(codec.carry("something else"))
+        codec.carry(codec.carry("something else"))
+        assert asked == [1]
+
+
 @pytest.mark.usefixtures("main_either_way")
 class TestValues:
     @settings(max_examples=25)

@@ -60,7 +60,7 @@ class Outcomes:
             value = self._values[position]
             try:
                 # no bytes, or whoever gets an array of it could not write to it
-                pickled = bytearray().join(codec.dumps(value))
+                pickled = bytearray().join(_dumps(value))
             except Exception as failure:
                 self._values[position] = None
                 self._errors[position] = _unsendable(failure, value)
@@ -75,13 +75,22 @@ class Outcomes:
         if len(self._values) == 1:
             try:
                 # alone, a result harms no other, and its large buffers need not be copied
-                return codec.dumps((self._values, self._errors, self._packed))
+                return _dumps((self._values, self._errors, self._packed))
             except Exception as failure:
                 self._errors[0] = _unsendable(failure, self._values[0])
                 self._values[0] = None
                 self._packed.clear()
         self.settle()
         return codec.dumps((self._values, self._errors, self._packed))
+
+
+def _dumps(value: Any) -> list[wire.Buffer]:
+    # references in a result are there for its reader, and not for as long as this process lives
+    before = codec.carry(codec.Parcel())
+    try:
+        return codec.dumps(value)
+    finally:
+        codec.carry(before)
 
 
 def _unsendable(failure: Exception, value: Any) -> Any:

@@ -41,10 +41,16 @@ class Kind(enum.IntEnum):
     TASKS = 12
     #: a value that its maker and all others only read
     BLOCK = 13
+    #: memory of a tensor, kept open while a pickle of it is on its way
+    STORAGE = 14
 
 
 # for people, where the kind's own name is not
-_WORDS = {Kind.REFERENT: "managed object", Kind.BLOCK: "shared value"}
+_WORDS = {
+    Kind.REFERENT: "managed object",
+    Kind.BLOCK: "shared value",
+    Kind.STORAGE: "tensor in shared memory",
+}
 
 
 @values.frozen(kw_only=True)

@@ -13,6 +13,7 @@ from fiber.objects.ends import Holdable
 from fiber.objects.items import Item, Laden
 from fiber.objects.references import ANY, LASTING
 from fiber.transport import codec
+from fiber.transport.codec import Parcel
 
 # tickets by what carries them, and of pickles that nothing of ours carries
 _carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
@@ -112,17 +113,6 @@ class Handle:
             void.atexit = False
             carrier.on_release(void)
         return tickets[key]
-
-
-class Parcel:
-    """Carries the tickets of one item, each for so many loads, see :mod:`references`."""
-
-    def __init__(self, uses: int = 1, realm: str | None = None) -> None:
-        self.uses = uses
-        #: who loads it, where that is no process of this run
-        self.realm = realm
-        #: by handle, so that a second try at pickling the item makes no second ticket
-        self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
 
 
 def _issue(shared: Holdable, end: int, uses: int) -> int:

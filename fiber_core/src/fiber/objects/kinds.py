@@ -24,6 +24,7 @@ _CLASSES = {
     Kind.EVENT: ("fiber.objects.sync.remote_event", "RemoteEvent"),
     Kind.BARRIER: ("fiber.objects.sync.remote_barrier", "RemoteBarrier"),
     Kind.BLOCK: ("fiber.objects.blocks.remote", "RemoteBlock"),
+    Kind.STORAGE: ("fiber.objects.remote", "Remote"),
     Kind.REFERENT: ("fiber.objects.remote_referent", "RemoteReferent"),
 }
 

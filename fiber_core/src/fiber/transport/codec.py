@@ -27,6 +27,8 @@ _IN_BAND = 4096
 _local = threading.local()
 _main_by_reference: bool | None = None
 _explain: Callable[[ModuleNotFoundError], None] | None = None
+# what registers the reducers of libraries that the program has not imported so far
+_libraries: tuple[tuple[str, Callable[[], bool]], ...] = ()
 
 
 def main_by_reference() -> bool:
@@ -56,11 +58,43 @@ def set_main_by_reference(flag: bool | None) -> None:
     _main_by_reference = flag
 
 
+class Parcel:
+    """Carries one pickle, with a ticket for each reference in it to a shared object.
+
+    Args:
+        uses: how many times it will be loaded, see :mod:`fiber.objects.references`.
+        realm: who loads it, where that is no process of this run.
+    """
+
+    def __init__(self, uses: int = 1, realm: str | None = None) -> None:
+        self.uses = uses
+        self.realm = realm
+        #: by handle, so that a second try at pickling the item makes no second ticket
+        self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
+
+
+def when_imported(library: str, register: Callable[[], bool]) -> None:
+    """Have reducers of a library's types registered before anything is carried that may have them.
+
+    Args:
+        library: its module.
+        register: called once the program has imported that, until it returns True.
+    """
+    global _libraries  # noqa: PLW0603 - as a whole: some thread may be going through it
+    _libraries = (*_libraries, (library, register))
+
+
+def _register_reducers() -> None:
+    global _libraries  # noqa: PLW0603 - as above
+    for library, register in _libraries:
+        if library in sys.modules and register():
+            _libraries = tuple(one for one in _libraries if one[0] != library)
+
+
 @contextlib.contextmanager
 def carrying(carrier: Any) -> Iterator[None]:
     """Let objects that are pickled meanwhile know what carries them, see :func:`carrier`."""
-    before = getattr(_local, "carrier", None)
-    _local.carrier = carrier
+    before = carry(carrier)
     try:
         yield
     finally:
@@ -74,6 +108,8 @@ def carrier() -> Any:
 
 def carry(carrier: Any) -> Any:
     """Set what :func:`carrier` says on this thread; what it said before, to be set again."""
+    if _libraries and carrier is not None:
+        _register_reducers()
     before = getattr(_local, "carrier", None)
     _local.carrier = carrier
     return before

@@ -1,0 +1,225 @@
+"""Torch's tensors in shared memory: one memory on a host, refused elsewhere, copies of all others."""
+
+import copy
+import gc
+import io
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import attrs
+import pytest
+
+import fiber
+import require
+from fiber import runtime
+from fiber.exceptions import PeerLostError
+from fiber.launch import preloads
+from transport_world import until
+
+pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(300)]
+
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def torch(shared_runtime):
+    """The library, which processes of this module have when they start."""
+    require.need_module("torch")
+    import torch
+
+    before = list(preloads._wanted)
+    fiber.set_forkserver_preload(["torch"])
+    yield torch
+    preloads._wanted[:] = before
+
+
+@pytest.fixture
+def through_a_queue():
+    """Put something into a queue and get it."""
+    with fiber.SimpleQueue() as queue:
+        yield lambda value: (queue.put(value), queue.get())[1]
+
+
+def in_shared_memory(torch, *values):
+    return torch.tensor([float(value) for value in values]).share_memory_()
+
+
+def open_files():
+    """Descriptors of memory that torch shares."""
+    gc.collect()
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(path.readlink()))
+        except OSError:
+            continue
+    return sum("/torch_" in one for one in found)
+
+
+# what children do
+
+
+def add(model, amount):
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(amount)
+
+
+def increase(tensor):
+    tensor += 1
+    return tensor
+
+
+def increase_all(inbox, connection, outbox):
+    increase(inbox.get())
+    outbox.put(increase(connection.recv()))
+
+
+def make(*values):
+    import torch
+
+    return torch.tensor(values).share_memory_()
+
+
+def make_and_wait(outbox):
+    outbox.put(make(1.0))
+    signal.pause()
+
+
+def get_elsewhere(inbox, outbox):
+    """Get an item on another host, as far as this process tells."""
+    node = runtime.current()
+    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    try:
+        inbox.get()
+    except pickle.UnpicklingError as error:
+        outbox.put(str(error))
+
+
+# tests
+
+
+def test_what_children_add_to_a_shared_model_is_seen_here(torch):
+    model = torch.nn.Linear(4, 3)
+    model.share_memory()
+    before = copy.deepcopy(model)
+    children = [fiber.Process(target=add, args=(model, amount)) for amount in (1, 2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(PATIENCE)
+    assert [child.exitcode for child in children] == [0, 0]
+    for now, then in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.allclose(now, then + 3)
+        assert now.requires_grad
+
+
+def test_queues_and_pipes_lead_to_the_same_memory(torch):
+    first, second = in_shared_memory(torch, 1, 2, 3), in_shared_memory(torch, 10, 20)
+    inbox, outbox, (ours, theirs) = fiber.SimpleQueue(), fiber.SimpleQueue(), fiber.Pipe()
+    inbox.put(first[1:])
+    ours.send(second)
+    child = fiber.Process(target=increase_all, args=(inbox, theirs, outbox))
+    child.start()
+    assert outbox.get().untyped_storage() is second.untyped_storage()
+    child.join(PATIENCE)
+    assert child.exitcode == 0
+    assert (first.tolist(), second.tolist()) == ([1, 3, 4], [11, 21])
+
+
+def test_arguments_and_results_of_tasks_are_the_same_memory(torch):
+    tensor = in_shared_memory(torch, 0, 0)
+    with fiber.Pool(1) as pool:
+        found = pool.map(increase, [tensor] * 3, chunksize=1)
+        assert pool.apply(lambda: increase(tensor).tolist()) == [4, 4]
+    assert tensor.tolist() == [4, 4]
+    assert {one.data_ptr() for one in found} == {tensor.data_ptr()}
+
+
+def test_a_worker_lets_go_of_what_it_returned(torch):
+    with fiber.Pool(1) as pool:
+        found = [pool.apply(make, (float(number),)) for number in range(3)]
+        assert [one.item() for one in found] == [0, 1, 2]
+        assert all(one.is_shared() for one in found)
+        until(lambda: pool.apply(open_files) == 0, patience=PATIENCE)
+        assert [one.item() for one in found] == [0, 1, 2]
+
+
+def test_a_pool_is_sent_what_is_not_shared_as_a_copy(torch):
+    tensor = torch.zeros(2)
+    with fiber.Pool(1) as pool:
+        found = pool.apply(increase, (tensor,))
+    assert (tensor.tolist(), found.tolist(), found.is_shared()) == ([0, 0], [1, 1], False)
+
+
+def test_what_shares_memory_does_so_there(torch, through_a_queue):
+    whole = in_shared_memory(torch, *range(6))
+    rows, storage, again = through_a_queue((whole.view(2, 3), whole.untyped_storage(), whole[::2]))
+    rows[0, 0] = 7
+    assert (whole[0].item(), again[0].item()) == (7, 7)
+    assert storage is whole.untyped_storage()
+    assert (rows.shape, again.stride()) == ((2, 3), (2,))
+
+
+def test_memory_on_its_way_outlives_its_sender(torch):
+    until(lambda: not open_files(), patience=PATIENCE)
+    with fiber.SimpleQueue() as queue:
+        queue.put(in_shared_memory(torch, 1, 2))
+        gc.collect()
+        found = queue.get()
+        assert found.tolist() == [1, 2]
+        assert found.is_shared()
+        del found
+        until(lambda: not open_files(), patience=PATIENCE)
+        # and goes with what is dropped unread
+        queue.put(in_shared_memory(torch, 3))
+    until(lambda: not open_files(), patience=PATIENCE)
+
+
+def test_what_is_no_shared_memory_is_copied(torch, through_a_queue, tmp_path):
+    (tmp_path / "numbers").write_bytes(bytes(16))
+    mapped = torch.from_file(str(tmp_path / "numbers"), shared=True, size=4)
+    for tensor in (torch.zeros(4), mapped, torch.empty(0).share_memory_()):
+        found = through_a_queue(tensor)
+        found += 1
+        assert found.tolist() == [1] * len(tensor)
+        assert tensor.tolist() == [0] * len(tensor)
+
+
+def test_pickles_of_ones_own_and_shared_values_are_copies(torch, through_a_queue):
+    tensor = in_shared_memory(torch, 1, 2)
+    through_a_queue(tensor)
+    saved = io.BytesIO()
+    torch.save(tensor, saved)
+    saved.seek(0)
+    value = fiber.shared({"tensor": tensor}).value["tensor"]
+    copies = [pickle.loads(pickle.dumps(tensor)), torch.load(saved), value, copy.deepcopy(tensor)]
+    tensor += 1
+    assert [one.tolist() for one in copies] == [[1, 2]] * 4
+
+
+def test_a_process_of_another_host_is_told_what_to_do(torch):
+    inbox, outbox = fiber.SimpleQueue(), fiber.SimpleQueue()
+    child = fiber.Process(target=get_elsewhere, args=(inbox, outbox))
+    child.start()
+    inbox.put(in_shared_memory(torch, 1))
+    told = outbox.get()
+    child.join(PATIENCE)
+    assert "a tensor in shared memory of process" in told
+    assert "cannot be mapped here" in told
+    assert "fiber.RawArray" in told
+
+
+def test_the_death_of_its_process_takes_what_nobody_has_read(torch):
+    outbox = fiber.SimpleQueue()
+    child = fiber.Process(target=make_and_wait, args=(outbox,))
+    child.start()
+    until(lambda: not outbox.empty(), patience=PATIENCE)
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(PATIENCE)
+    with pytest.raises((PeerLostError, pickle.UnpicklingError), match="tensor in shared memory"):
+        outbox.get()
