@@ -26,7 +26,8 @@ Faults of the API: ``outage()`` (a block), ``stop_api``/``start_api``, ``cut_wat
 ``end_watches``, ``expire(resourceVersion)``, ``refuse(code, retry_after=, matching=, times=)``,
 ``expire_tokens``, ``rotate_tokens``. Of pods: ``delete_pod``, ``evict``, ``kubelet_evict``, ``preempt``, ``oom``,
 ``end(name, code=)`` and ``say(name, text)`` (hollow ones). Of nodes: ``add_gpus``, ``cordon``,
-``uncordon``, ``taint``, ``drain``, ``node_lost``, ``node_back``, ``pause_scheduling``, ``resume_scheduling``.
+``uncordon``, ``taint``, ``drain``, ``node_lost``, ``node_silent``, ``node_back``, ``pause_scheduling``,
+``resume_scheduling``.
 
 Everything lives in one thread's event loop; all ends with the block.
 """

@@ -1,7 +1,8 @@
 """Who has been silent for too long: pure, the clock is passed in.
 
 Both sides of a job's connection keep such a table: the parent one line for each job, the job's
-supervisor one for the parent. Time is the monotonic clock of whoever keeps the table.
+supervisor one for the parent. The parent has another one for jobs that their platform was asked to
+end, and has not told of since. Time is the monotonic clock of whoever keeps the table.
 """
 
 from __future__ import annotations
