@@ -356,7 +356,8 @@ class Launcher:
             self.kill(child)
         except BackendUnavailableError as error:
             # who waits for it is told all the same; should it come up yet, it is refused
-            lost = reports.lost(child.status, host=child.host, words=str(error))
+            reason = Reason(ReasonKind.LEASE)
+            lost = reports.lost(child.status, reason, host=child.host, words=str(error))
             self._changed(child.job, child, lost)
 
     def forget(self, child: Child) -> None:
