@@ -17,6 +17,7 @@ from typing import Any
 
 from fiber import runtime
 from fiber.dispatch import protocol
+from fiber.dispatch.callbacks import Callbacks
 from fiber.dispatch.master import Dispatcher
 from fiber.dispatch.modes import Mode
 from fiber.dispatch.worker import Worker
@@ -45,7 +46,7 @@ class Swarm:
         return self._map(function, items, retry=False)
 
     def _map(self, function: Any, items: Sequence[Any], *, retry: bool) -> list[Any]:
-        result: MapResult[Any] = MapResult(len(items), lambda *_: None)
+        result: MapResult[Any] = MapResult(len(items), Callbacks("unused"))
         call = self.dispatcher.prepare(function, Mode.MAP, result, items=items, retry=retry)
         self.dispatcher.add(call)
         return result.get()

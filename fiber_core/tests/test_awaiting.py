@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import fiber
+from fiber.dispatch.callbacks import Callbacks
 from fiber.executor import Executor
 from fiber.results import AsyncResult
 from pool_tasks import fail_at, nap, same
@@ -121,7 +122,7 @@ class TestResults:
 
     def test_a_result_is_taken_by_one_who_watches_late(self):
         seen = []
-        result = AsyncResult(lambda callback, value: callback(value))
+        result = AsyncResult(Callbacks("unused"))
         result.accept(0, [3], {})
         result.done()
         result.watch(lambda: seen.append(result.get(0)))

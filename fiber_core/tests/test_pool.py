@@ -178,6 +178,29 @@ class TestResults:
         assert got[0] == 9
         assert str(got[1]) == "bad 3"
 
+    @pytest.mark.parametrize("kind", ["apply", "map", "starmap", "failed apply", "failed map"])
+    def test_what_waits_for_a_result_waits_for_its_callback(self, pool, kind):
+        has_begun, release = threading.Event(), threading.Event()
+
+        def hold(value):
+            has_begun.set()
+            assert release.wait(30)
+
+        result = {
+            "apply": lambda: pool.apply_async(square, (3,), callback=hold),
+            "map": lambda: pool.map_async(square, range(5), callback=hold),
+            "starmap": lambda: pool.starmap_async(add, [(1, 2)], callback=hold),
+            "failed apply": lambda: pool.apply_async(fail_on_three, (3,), error_callback=hold),
+            "failed map": lambda: pool.map_async(fail_on_three, range(5), error_callback=hold),
+        }[kind]()
+        assert has_begun.wait(30)
+        with pytest.raises(MpTimeoutError):
+            result.get(timeout=0.05)
+        assert not result.ready()
+        release.set()
+        result.wait(30)
+        assert result.successful() is not kind.startswith("failed")
+
     def test_two_threads_may_map_at_once(self, pool):
         results = {}
 

@@ -7,6 +7,7 @@ from multiprocessing import TimeoutError as MpTimeoutError
 
 import pytest
 
+from fiber.dispatch.callbacks import Callbacks
 from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.results import (
     AsyncResult,
@@ -19,13 +20,25 @@ from fiber.results import (
 
 
 class Ran:
-    """Runs callbacks at once and notes their values."""
+    """Runs callbacks at once, on the thread of who settles, and notes their values."""
 
     def __init__(self):
         self.values = []
+        self.running = 0
 
-    def __call__(self, callback, value):
-        callback(value)
+    def start(self):
+        pass
+
+    def is_current(self):
+        return self.running > 0
+
+    def put(self, callback, value):
+        self.running += 1
+        try:
+            callback(value)
+        finally:
+            self.running -= 1
+        return True
 
     def note(self, value):
         self.values.append(value)
@@ -179,6 +192,125 @@ class TestManyResults:
         result = MapResult(0, ran)
         result.done()
         assert result.get(0) == []
+
+
+class Held:
+    """A callback that waits until it is released."""
+
+    def __init__(self):
+        self.has_begun = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self, value):
+        self.has_begun.set()
+        assert self.release.wait(30)
+
+
+def one(*callbacks):
+    result = AsyncResult(*callbacks)
+    result.accept(0, [1], {})
+    return result
+
+
+def one_failed(*callbacks):
+    result = AsyncResult(*callbacks)
+    result.accept(0, [None], {0: KeyError("x")})
+    return result
+
+
+def many(*callbacks):
+    result = MapResult(2, *callbacks)
+    result.accept(0, [1, 2], {})
+    return result
+
+
+def many_failed(*callbacks):
+    result = MapResult(2, *callbacks)
+    result.fail(0, 2, WorkerCrashedError("crash"))
+    return result
+
+
+class TestCallbacks:
+    @pytest.fixture
+    def callbacks(self):
+        callbacks = Callbacks("test-callbacks")
+        yield callbacks
+        callbacks.close()
+
+    @pytest.mark.parametrize("make", [one, one_failed, many, many_failed])
+    def test_nobody_who_waits_goes_on_before_the_callback_has_returned(self, callbacks, make):
+        held, woken, returned = Held(), [], threading.Event()
+        result = make(callbacks, held, held)
+        result.watch(lambda: woken.append(held.release.is_set()))
+        result.done()
+        assert held.has_begun.wait(30)
+        assert not result.ready()
+        with pytest.raises(MpTimeoutError):
+            result.get(timeout=0.05)
+        waiting = threading.Thread(target=lambda: (result.wait(), returned.set()))
+        waiting.start()
+        assert not returned.is_set()
+        assert not woken
+        held.release.set()
+        result.wait(30)
+        assert result.ready()
+        waiting.join(30)
+        assert returned.is_set()
+        assert woken == [True]
+
+    @pytest.mark.parametrize("make", [one, one_failed])
+    def test_the_callback_of_the_other_outcome_is_not_waited_for(self, callbacks, make):
+        others = (None, pytest.fail) if make is one else (pytest.fail, None)
+        result = make(callbacks, *others)
+        result.done()
+        assert result.ready()
+
+    def test_one_may_wait_for_its_own_result_and_for_one_that_is_called_after_it(self, callbacks):
+        seen, done = [], threading.Event()
+
+        def wait(_):
+            first.wait()
+            seen.extend([first.ready(), first.get(), second.get()])
+            done.set()
+
+        first = one(callbacks, wait)
+        second = many(callbacks, lambda _: seen.append("second"))
+        first.done()
+        second.done()
+        assert done.wait(30)
+        second.wait(30)
+        assert seen == [True, 1, [1, 2], "second"]
+
+    def test_one_that_raises_keeps_nobody_waiting(self, callbacks, monkeypatch):
+        raised = []
+        monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
+
+        def fail(_):
+            raise SystemExit
+
+        result = one(callbacks, fail)
+        result.done()
+        assert result.get(30) == 1
+        callbacks.close()
+        assert raised == [SystemExit]
+
+    def test_one_that_is_not_called_any_more_is_not_waited_for(self, callbacks):
+        result = one(callbacks, pytest.fail)
+        callbacks.close()
+        result.done()
+        assert result.get(0) == 1
+
+    def test_the_pool_lives_until_it_has_returned(self, callbacks):
+        pool, held = Something(), Held()
+        alive = weakref.ref(pool)
+        result = one(callbacks, held, None, pool)
+        del pool
+        result.done()
+        assert held.has_begun.wait(30)
+        assert alive() is not None
+        held.release.set()
+        callbacks.close()
+        assert alive() is None
 
 
 def streams(kind=Stream):

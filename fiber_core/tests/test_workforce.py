@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fiber
+from fiber.dispatch.callbacks import Callbacks
 from fiber.dispatch.modes import Mode
 from fiber.pool_arguments import Wish
 from fiber.results import AsyncResult
@@ -20,7 +21,7 @@ def modest(x):
 
 
 def result():
-    return AsyncResult(lambda callback, value: None)
+    return AsyncResult(Callbacks("unused"))
 
 
 @pytest.fixture

@@ -216,8 +216,8 @@ class Pool:
         callback: Callable[[T], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
-        """The same, not waited for; callbacks run on a thread of the pool."""
-        result: AsyncResult[T] = AsyncResult(self._callbacks.put, callback, error_callback, self)
+        """The same, not waited for; callbacks run on a thread of the pool before it is ready."""
+        result: AsyncResult[T] = AsyncResult(self._callbacks, callback, error_callback, self)
         item = (tuple(args), dict(kwds or {}))
         self._workforce.add(func, Mode.APPLY, result, [item])
         return result
@@ -366,7 +366,7 @@ class Pool:
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
-            len(items), self._callbacks.put, callback, error_callback, self
+            len(items), self._callbacks, callback, error_callback, self
         )
         self._workforce.add(func, mode, result, items, chunk)
         return result

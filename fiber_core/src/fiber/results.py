@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import TimeoutError as _TimeoutError
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber.exceptions import WorkerCrashedError
 from fiber.streams import Stream, UnorderedStream
+
+if TYPE_CHECKING:
+    from fiber.dispatch.callbacks import Callbacks
 
 __all__ = [
     "AsyncResult",
@@ -26,8 +29,12 @@ _Callback = Callable[[Any], Any] | None
 class AsyncResult(Generic[T]):
     """The result of one task, once it is there; ``await`` it in asyncio, in any loop.
 
+    It is ready once its callback has returned, as in the standard library. For callbacks themselves,
+    which would otherwise wait for each other or for their own end, it is ready once the task has
+    ended.
+
     Args:
-        run_callback: has a callback called with a value.
+        callbacks: runs callbacks.
         callback: called with the result.
         error_callback: called with the error.
         pool: kept alive until the task has ended.
@@ -35,25 +42,32 @@ class AsyncResult(Generic[T]):
 
     def __init__(
         self,
-        run_callback: Callable[[Callable[[Any], Any], Any], None],
+        callbacks: Callbacks,
         callback: _Callback = None,
         error_callback: _Callback = None,
         pool: object = None,
     ) -> None:
-        self._event = threading.Event()
+        #: set once the task has ended
+        self._ended = threading.Event()
+        #: set once its callback has returned besides; the same event where it has none
+        self._completed = self._ended
         self._lock = threading.Lock()
-        #: called once, when it is there
-        self._watchers: list[Callable[[], None]] = []
+        #: each with the event that it waits for; called once
+        self._watchers: list[tuple[Callable[[], None], threading.Event]] = []
         self._value: Any = None
         self._error: BaseException | None = None
-        self._run_callback = run_callback
+        self._callbacks = callbacks
         self._callback = callback
         self._error_callback = error_callback
         self._pool = pool
+        if callback is not None or error_callback is not None:
+            self._completed = threading.Event()
+            # no thread can be started later, while the interpreter ends
+            callbacks.start()
 
     def ready(self) -> bool:
-        """True once the task has ended."""
-        return self._event.is_set()
+        """True once the task has ended and its callback has returned."""
+        return self._event().is_set()
 
     def successful(self) -> bool:
         """True where it ended without an exception.
@@ -67,18 +81,18 @@ class AsyncResult(Generic[T]):
         return self._error is None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or ``timeout`` seconds have passed."""
-        self._event.wait(timeout)
+        """Wait until it is ready, or ``timeout`` seconds have passed."""
+        self._event().wait(timeout)
 
     def get(self, timeout: float | None = None) -> T:
-        """The result.
+        """The result, once it is ready.
 
         Raises:
             multiprocessing.TimeoutError: ``timeout`` seconds have passed without.
             Exception: what the task raised, the remote traceback as its cause.
             WorkerCrashedError: the task ended its workers.
         """
-        if not self._event.wait(timeout):
+        if not self._event().wait(timeout):
             raise _TimeoutError
         if self._error is not None:
             raise self._error
@@ -93,18 +107,24 @@ class AsyncResult(Generic[T]):
         return self.get(0)
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called once, on any thread, when it is there; now if it is."""
+        """Have ``wake`` called once, on any thread, when it is ready; now if it is."""
+        event = self._event()
         with self._lock:
-            if not self._event.is_set():
-                self._watchers.append(wake)
+            if not event.is_set():
+                self._watchers.append((wake, event))
                 return
         wake()
 
     def unwatch(self, wake: Callable[[], None]) -> None:
         """Nobody waits for that any more."""
         with self._lock:
-            if wake in self._watchers:
-                self._watchers.remove(wake)
+            self._watchers = [watcher for watcher in self._watchers if watcher[0] != wake]
+
+    def _event(self) -> threading.Event:
+        """The event that makes it ready for the calling thread."""
+        if self._completed is not self._ended and self._callbacks.is_current():
+            return self._ended
+        return self._completed
 
     # -- sink
 
@@ -128,23 +148,36 @@ class AsyncResult(Generic[T]):
 
     def broken(self, error: BaseException) -> None:
         """The pool cannot go on."""
-        if not self._event.is_set():
+        if not self._ended.is_set():
             self._error = error
             self._settle()
 
     def _settle(self) -> None:
-        # the event first: a callback may ask ready()
-        with self._lock:
-            self._event.set()
-            watchers, self._watchers = self._watchers, []
-        for wake in watchers:
-            wake()
-        if self._error is None:
-            if self._callback is not None:
-                self._run_callback(self._callback, self._value)
-        elif self._error_callback is not None:
-            self._run_callback(self._error_callback, self._error)
+        self._set(self._ended)
+        callback = self._callback if self._error is None else self._error_callback
+        if callback is None or not self._callbacks.put(self._run, callback):
+            self._complete()
+
+    def _run(self, callback: Callable[[Any], Any]) -> None:
+        try:
+            callback(self._value if self._error is None else self._error)
+        finally:
+            self._complete()
+
+    def _complete(self) -> None:
+        if self._completed is not self._ended:
+            self._set(self._completed)
         self._pool = None
+
+    def _set(self, event: threading.Event) -> None:
+        with self._lock:
+            event.set()
+            watchers = self._watchers
+            if watchers:
+                self._watchers = [watcher for watcher in watchers if watcher[1] is not event]
+        for wake, awaited in watchers:
+            if awaited is event:
+                wake()
 
 
 class MapResult(AsyncResult[list[T]]):
@@ -156,12 +189,12 @@ class MapResult(AsyncResult[list[T]]):
     def __init__(
         self,
         count: int,
-        run_callback: Callable[[Callable[[Any], Any], Any], None],
+        callbacks: Callbacks,
         callback: _Callback = None,
         error_callback: _Callback = None,
         pool: object = None,
     ) -> None:
-        super().__init__(run_callback, callback, error_callback, pool)
+        super().__init__(callbacks, callback, error_callback, pool)
         self._value: list[Any] = [None] * count
         self._failed: dict[int, BaseException] = {}
 

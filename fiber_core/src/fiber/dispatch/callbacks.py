@@ -23,12 +23,13 @@ class Callbacks:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def put(self, callback: Callable[[Any], Any], value: Any) -> None:
-        """Have ``callback(value)`` called; after :meth:`close` it is not."""
+    def put(self, callback: Callable[[Any], Any], value: Any) -> bool:
+        """Have ``callback(value)`` called; False after :meth:`close`, when it is not."""
         with self._lock:
             if not self._closed:
                 self._start()
                 self._queue.put(functools.partial(callback, value))
+            return not self._closed
 
     def start(self) -> None:
         """Start the thread before there is anything to run, where it will be too late then."""
