@@ -20,6 +20,7 @@ from fiber import hints, runtime, start_methods
 from fiber.exceptions import StartError
 from fiber.launch.child import Child
 from fiber.model import ResourceRequest
+from fiber.starting import flush_standard_streams
 
 log = logging.getLogger("fiber")
 
@@ -81,6 +82,7 @@ class Process(_process.BaseProcess):
         )
         _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
         self._chosen_method = self._start_method or start_methods.chosen()
+        flush_standard_streams()
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fiber import runtime
 
-__all__ = ["starting"]
+__all__ = ["flush_standard_streams", "starting"]
 
 
 def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
@@ -47,6 +47,13 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
     finally:
         # the backend has taken it, or has no use for it
         end_early()
+
+
+def flush_standard_streams() -> None:
+    """Write what this process has buffered, so that it comes before what a new child writes."""
+    from multiprocessing import util
+
+    vars(util)["_flush_std_streams"]()
 
 
 def _ready(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:

@@ -18,7 +18,7 @@ from fiber.pool_arguments import Wish, require_positive
 from fiber.pool_memory import PoolMemory
 from fiber.pool_worker import PoolWorker
 from fiber.process import requested
-from fiber.starting import starting
+from fiber.starting import flush_standard_streams, starting
 
 _numbers = itertools.count(1)
 
@@ -69,6 +69,7 @@ class Workforce:
         Raises:
             Exception: what pickling the initializer raised, or the platform's refusal.
         """
+        flush_standard_streams()
         crew = self._crews[self._default.key] = self._new_crew(self._default)
         try:
             crew.begin()
