@@ -280,7 +280,10 @@ def _make_init(cls: Any, is_frozen: bool) -> Any:
     star = ["*"] if keywords else []
     lines = [f"def __init__({', '.join([*positional, *star, *keywords])}):"]
     lines += [f"    {line}" for line in (*body, *checks)] or ["    pass"]
-    exec("\n".join(lines), scope)  # noqa: S102 - the names are those of the class
+    # compiled apart: CPython forgets, where it runs a string, that an interrupt ends the program, and
+    # then exits with 1 rather than by SIGINT
+    code = compile("\n".join(lines), f"<__init__ of {cls.__qualname__}>", "exec")
+    exec(code, scope)  # noqa: S102 - the names are those of the class
     made = scope["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__module__ = cls.__module__
