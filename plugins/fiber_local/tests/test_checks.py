@@ -22,7 +22,7 @@ def test_a_sound_host_passes():
     assert all(check.ok for check in result.values()), result
     assert "its exit code came back" in result["a job from start to end"].detail
     assert result["fake devices"].detail == "Fake, Fake"
-    assert "limits" in result
+    assert (result["limits"].missing == ()) == ("are enforced" in result["limits"].detail)
     assert list(rundir.run_root().glob("check-*")) == []
 
 
@@ -67,10 +67,10 @@ def test_a_job_that_ends_otherwise_is_a_fault(code):
 
 
 def test_limits_that_are_not_enforced_are_no_fault_and_have_a_fix():
-    from fiber.launch.supervisor.messages import Accepted
-
-    (check,) = checks._judge_limits(Accepted(number=1, job_id="a", warnings=("no cgroup",)))
+    warnings = {"memory_limit": ["no cgroup"], "cpu_limit": []}
+    (check,) = checks._judge_limits(warnings)
 
     assert check.ok
+    assert check.missing == ("memory_limit",)
     assert "no cgroup" in check.detail
     assert "Delegate=yes" in check.fix

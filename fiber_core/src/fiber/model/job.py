@@ -316,3 +316,5 @@ class Check:
     detail: str = ""
     #: the one command or sentence that mends it
     fix: str = ""
+    #: names of capabilities that the backend declares and cannot have as the platform is set up
+    missing: tuple[str, ...] = ()

@@ -8,14 +8,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fiber import values
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.launch import rundir
 from fiber.launch.cpus import cpu_count, memory_total
-from fiber.launch.supervisor.messages import Accepted
 from fiber.model import BackendContext, Check, JobSpec, JobState, JobStatus, ResourceRequest
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
@@ -26,6 +26,11 @@ __all__ = ["run_checks"]
 _PATIENCE = 30.0
 #: descriptors that a run of a thousand workers needs
 _DESCRIPTORS = 8192
+#: by the capability that it needs
+_LIMITS = {
+    "memory_limit": ResourceRequest(memory=256),
+    "cpu_limit": ResourceRequest(cpu=1),
+}
 
 
 def run_checks(providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
@@ -72,14 +77,15 @@ def _check_job(folder: str) -> Iterator[Check]:
         lambda _, status: statuses.put(status),
     )
     spec = JobSpec(
-        run_id="0" * 8,
-        name="check",
-        argv=(sys.executable, "-c", "import sys; sys.exit(42)"),
-        resources=ResourceRequest(cpu=1, memory=256),
+        run_id="0" * 8, name="check", argv=(sys.executable, "-c", "import sys; sys.exit(42)")
     )
+    warnings: dict[str, Sequence[str]] = {}
     begin = time.monotonic()
     try:
-        reply = supervisors.submit(spec, lambda _: None, cwd=folder)
+        for capability, request in _LIMITS.items():
+            limited = values.evolve(spec, resources=request)
+            reply = supervisors.submit(limited, lambda _: None, cwd=folder)
+            warnings[capability] = reply.warnings
         status = statuses.get(timeout=_PATIENCE)
         while not status.state.is_terminal:
             status = statuses.get(timeout=_PATIENCE)
@@ -91,7 +97,7 @@ def _check_job(folder: str) -> Iterator[Check]:
     finally:
         supervisors.close()
     yield _judge_job(name, status, time.monotonic() - begin)
-    yield from _judge_limits(reply)
+    yield from _judge_limits(warnings)
     log = Path(folder, "jobs.jsonl")
     yield Check(
         name="journal",
@@ -116,14 +122,15 @@ def _judge_job(name: str, status: JobStatus, duration: float) -> Check:
     )
 
 
-def _judge_limits(reply: Accepted) -> Iterator[Check]:
+def _judge_limits(warnings: Mapping[str, Sequence[str]]) -> Iterator[Check]:
     # without is no fault: jobs run, they are only not held to what they ask for
-    if not reply.warnings:
+    if not any(warnings.values()):
         yield Check(name="limits", ok=True, detail="memory and CPU limits of jobs are enforced")
-    for warning in reply.warnings:
+    for capability, warning in ((name, word) for name, words in warnings.items() for word in words):
         yield Check(
             name="limits",
             ok=True,
+            missing=(capability,),
             detail=f"{warning}; jobs run all the same",
             fix="have control groups delegated: systemd-run --user --scope -p Delegate=yes COMMAND",
         )

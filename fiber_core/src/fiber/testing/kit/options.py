@@ -108,7 +108,11 @@ class Options(Platform):
         limit = ResourceRequest(memory=128)
 
         assert kit.run(programs.allocate(16), resources=limit).state is JobState.SUCCEEDED
-        assert kit.run(programs.allocate(512), resources=limit).state is JobState.FAILED
+        state = kit.run(programs.allocate(512), resources=limit).state
+
+        if state is JobState.SUCCEEDED:
+            self.skip_where_missing(kit.backend, "memory_limit")
+        assert state is JobState.FAILED
 
     def test_a_job_uses_no_more_than_its_cpus(self, kit: Driver) -> None:
         self.need(kit.backend, "cpu_limit", "logs")
@@ -118,7 +122,10 @@ class Options(Platform):
         (used,) = kit.backend.logs(job)
 
         # quotas are kept on average; a busy machine makes it less, never more
-        assert float(used) < 0.5 * 1.5
+        most = 0.5 * 1.5
+        if float(used) >= most:
+            self.skip_where_missing(kit.backend, "cpu_limit")
+        assert float(used) < most
 
     def test_undeclared_devices_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={"gpu": 1}))

@@ -184,6 +184,12 @@ class Platform(Kit):
             if not getattr(declared, name):
                 pytest.skip(f"{backend.name} does not declare {name!r}")
 
+    def skip_where_missing(self, backend: Backend, name: str) -> None:
+        """Skip a test where the platform, as it is set up, lacks a capability that is declared."""
+        for check in backend.check():
+            if name in check.missing:
+                pytest.skip(f"{backend.name}: {check.detail}")
+
     def refuses(self, backend: Backend, name: str, ask: Callable[[], object]) -> bool:
         """True where a capability is not declared; asking for it is then refused in a sentence."""
         if getattr(self.declared(backend), name):
