@@ -6,6 +6,7 @@ documentation, wheels, examples and other people's libraries. Every stage runs; 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -33,6 +34,20 @@ OF_CORE = (
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
 K8S = "plugins/fiber_k8s/tests"
+#: variables of an ordinary machine, and what pip may need to reach an index; nothing else may decide
+#: whether tests pass, as PYTHONUNBUFFERED did
+BARE = {"CI", "HOME", "PATH", *(f"{name}_proxy" for name in ("http", "https", "no"))}
+BARE |= {name for name in os.environ if name.startswith("PIP_")} | {n.upper() for n in BARE}
+#: tests of what root may do and others may not: limits, folders, signals, engines
+OF_USERS = (
+    "fiber_core/tests/cli",
+    "fiber_core/tests/launch/supervisor",
+    "fiber_core/tests/test_process_interrupts.py",
+    "plugins/fiber_local/tests",
+    "tests/end_to_end/test_dead_masters.py",
+    "tests/end_to_end/test_main_module.py",
+    "tests/end_to_end/test_two_programs.py",
+)
 LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tqdm"
 
 
@@ -55,6 +70,7 @@ def stages(shop: Workshop) -> list[list[Stage]]:
         "examples": examples,
         f"k8s, Python {main}": k8s,
         "wheels": wheels,
+        "an ordinary user (README)": ordinary_user,
         "style, types, docs": static,
     }
     return [
@@ -64,8 +80,19 @@ def stages(shop: Workshop) -> list[list[Stage]]:
 
 
 def readme(shop: Workshop, it: Running) -> None:
-    """All tests, by the command that the README names."""
-    it.tests(shop.pythons[shop.main], "bootstrap.py", "test", "-q", "--durations=25", *AT_ONCE)
+    """All tests, by the command that the README names, with nothing else in the environment."""
+    words = ("bootstrap.py", "test", "-q", "--durations=25", *AT_ONCE)
+    it.tests(shop.pythons[shop.main], *words, keeps=BARE, FIBER_REQUIRE=REQUIRED)
+
+
+def ordinary_user(shop: Workshop, it: Running) -> None:
+    """Some tests by the same command, in a clone of somebody who is not root."""
+    user = shop.user(it)
+    if user is None:
+        it.say("only root can be another user, and there has to be a Python that others may run")
+        return
+    words = (*user.python, user.clone / "bootstrap.py", "test", "-q", "-n", "2", *OF_USERS)
+    it.tests(*words, keeps=BARE, cache=user.home / "cache", HOME=str(user.home))
 
 
 def other_python(shop: Workshop, version: str, it: Running) -> None:
@@ -186,9 +213,10 @@ def main() -> int:
         print(f"no Python of {', '.join(VERSIONS)} is on this machine", file=sys.stderr)
         return 1
     tools = Lanes([[Stage("programs (apt)", shop.programs), Stage("tox", shop.tools)]], LOGS, 10)
-    tools.run()
     lanes = Lanes(stages(shop), LOGS, MINUTES - 10)
-    lanes.run()
+    with contextlib.closing(shop):
+        tools.run()
+        lanes.run()
     done = [*tools.done, *lanes.done]
     passed = all(one.passed for one in done)
     print("\n=== summary")

@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
 __all__ = ["Lanes", "Running", "Stage", "StageError"]
@@ -49,10 +49,22 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program with its arguments, and what its environment has besides ours."""
+    """A program with its arguments, and its environment."""
 
     argv: tuple[str, ...]
+    #: what it has besides ours
     environ: Mapping[str, str]
+    #: of ours, the names that it has; None for all
+    keeps: Container[str] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """All that it has."""
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if self.keeps is None or name in self.keeps
+        }
+        return {**ours, **self.environ}
 
 
 class Running:
@@ -105,15 +117,27 @@ class Running:
         """
         return self._call(Command(tuple(map(str, argv)), {})) == 0
 
-    def tests(self, *argv: str | Path, **environ: str) -> None:
+    def tests(
+        self,
+        *argv: str | Path,
+        keeps: Container[str] | None = None,
+        cache: Path | None = None,
+        **environ: str,
+    ) -> None:
         """Run a command that ends with arguments for pytest; tests may fail once.
+
+        Args:
+            argv: the command.
+            keeps: of our environment the names that it has; None for all.
+            cache: where they remember what failed; None for a folder beside the log.
+            environ: what it has besides.
 
         Raises:
             StageError: it could not run its tests, or not in time.
         """
         # what one run of tests remembers is nothing to another
-        cache = self.log.with_suffix(f".cache{next(_numbers)}")
-        command = Command((*map(str, argv), "-o", f"cache_dir={cache}"), environ)
+        cache = cache or self.log.with_suffix(f".cache{next(_numbers)}")
+        command = Command((*map(str, argv), "-o", f"cache_dir={cache}"), environ, keeps)
         code = self._call(command)
         if code == 1:
             self._failed_tests.append(command)
@@ -136,7 +160,10 @@ class Running:
     def try_again(self) -> None:
         """Run the tests that failed once more, while nothing else runs."""
         self.log = self.log.with_suffix(".again")
-        again = [Command((*c.argv, *_ALONE), c.environ) for c in self._failed_tests]
+        again = [
+            dataclasses.replace(command, argv=(*command.argv, *_ALONE))
+            for command in self._failed_tests
+        ]
         self._judge(lambda: self._succeed(*again))
         if self.passed:
             self.verdict = "ok, alone"
@@ -170,7 +197,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **command.environ, _MARK: mark},
+                env={**command.environment(), _MARK: mark},
                 start_new_session=True,
             )
         in_time = _ends(process.pid, self._deadline - time.monotonic())

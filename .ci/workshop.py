@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -17,6 +19,9 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 #: the Python that runs all tests, and those that do where it is missing
 _MAIN = ("3.11", "3.12", "3.13", "3.10")
 _TOOLS = ROOT / ".ci" / ".venv"
+#: the user that owns nothing, and where programs are that it may run
+_NOBODY = 65534
+_PUBLIC = "/usr/local/bin:/usr/bin"
 #: programs that tests start, and Debian's packages of them
 _PROGRAMS = {
     "docker-registry": "docker-registry",
@@ -31,6 +36,24 @@ _PROGRAMS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class User:
+    """Somebody who is not root, with a clone.
+
+    Args:
+        python: runs Python as that user.
+        home: a folder of the user's.
+    """
+
+    python: tuple[str | Path, ...]
+    home: Path
+
+    @property
+    def clone(self) -> Path:
+        """The user's checkout."""
+        return self.home / "clone"
+
+
 class Workshop:
     """The tools of a run, made where they are missing."""
 
@@ -41,6 +64,7 @@ class Workshop:
         self.main = next((version for version in _MAIN if version in self.pythons), "")
         self._making = threading.Lock()
         self._made: set[str] = set()
+        self._homes: list[Path] = []
         folders = [str(path.parent) for path in self.pythons.values()]
         # so that tox finds them
         self._path = os.pathsep.join([*folders, os.environ["PATH"]])
@@ -64,6 +88,25 @@ class Workshop:
         # uv reads nothing of what pip was told
         os.environ.setdefault("UV_FIND_LINKS", ",".join(_links()))
         os.environ.setdefault("UV_SYSTEM_CERTS", "true")
+
+    def user(self, it: Running) -> User | None:
+        """Somebody who is not root; None where there is nobody to be, or no Python to run."""
+        become = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+        # root's own are in its home
+        found = [shutil.which(f"python{version}", path=_PUBLIC) for version in VERSIONS]
+        pythons = [path for path in found if path and it.can(*become, path, "-c", "import venv")]
+        if os.geteuid() != 0 or not pythons:
+            return None
+        user = User((*become, pythons[-1]), Path(tempfile.mkdtemp(prefix="fiber-user-")))
+        self._homes.append(user.home)
+        it.run("git", "clone", "--quiet", ROOT, user.clone)
+        it.run("chown", "--recursive", f"{_NOBODY}:{_NOBODY}", user.home)
+        return user
+
+    def close(self) -> None:
+        """Remove what is not the checkout's."""
+        for home in self._homes:
+            shutil.rmtree(home)
 
     def tox(self, it: Running, name: str, *words: str) -> None:
         """Run an environment's commands."""

@@ -80,6 +80,22 @@ def test_a_command_may_fail_where_the_stage_asks(stages, run):
     assert found == [False, True]
 
 
+def test_tests_may_have_an_environment_of_no_more_than_what_is_named(stages, run, monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    # Python adds LC_CTYPE itself where nothing says which language it is
+    script = "import os; print(sorted(os.environ.keys() - {'LC_CTYPE'}))"
+
+    def do(it):
+        it.tests(sys.executable, "-c", script, keeps={"KEPT", "PATH", "ABSENT"}, GIVEN="2")
+
+    # and the mark by which it would be found
+    done, printed = run([stages.Stage("bare", do)])
+
+    assert done["bare"].passed, printed
+    assert "['CI_STAGE', 'GIVEN', 'KEPT', 'PATH']" in printed
+
+
 def test_stages_of_two_lanes_run_at_once_and_are_printed_apart(stages, run):
     meeting = threading.Barrier(2, timeout=20)
 

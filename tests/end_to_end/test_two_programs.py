@@ -241,7 +241,7 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
             with listen() as listener, listener.accept() as end:
                 queue = fiber.Queue()
                 end.send(queue)
-                print(queue.get())
+                print(queue.get(), flush=True)
                 end.recv()
         """,
         place,

@@ -33,6 +33,8 @@ _PATIENCE = 8.0
 #: processes of fixtures of wider scope that a test had them start again; they end with the fixture
 restarted: set[int] = set()
 _previous_root = os.environ.get("XDG_RUNTIME_DIR")
+# a script has them ignored in what it runs with "&", and programs of tests would inherit that
+_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
 
 
 @attrs.frozen
@@ -151,6 +153,9 @@ def shared_runtime() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     os.environ[_MARK] = f"{os.getpid()}-{time.time_ns()}"
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="ft-")
     # the root of all runs stays when a run is over, so no single test makes it
