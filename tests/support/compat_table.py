@@ -83,7 +83,8 @@ TABLE: dict[str, Deviation] = {
     ),
     "Process": better(
         "runs on the backend that was chosen; `@fiber.meta` says what it needs; `exitcode` and "
-        "`join` raise `StartError` where the platform could not start it"
+        "`join` raise `StartError` where the platform could not start it; Ctrl-C interrupts children "
+        "as there, and those on other hosts too, see [](../design/overview.md#ctrl-c)"
     ),
     "Process.interrupt": better("on every Python; the stdlib has it since 3.14"),
     "Pipe": better(

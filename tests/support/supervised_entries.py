@@ -81,6 +81,24 @@ def wait(private: bytes, index: int) -> None:
     pause()
 
 
+def count_interrupts(private: bytes, index: int) -> None:
+    """Say ready, then so at each SIGINT; end with 7 at the last of so many."""
+    wanted = int(private)
+    heard = 0
+
+    def hear(*_: Any) -> None:
+        nonlocal heard
+        heard += 1
+        os.write(1, b"interrupted\n")
+        if heard == wanted:
+            os._exit(7)
+
+    signal.signal(signal.SIGINT, hear)
+    print("ready", flush=True)
+    while True:
+        pause()
+
+
 def wait_for_signal(private: bytes, index: int) -> int:
     """Say ready, wait for SIGTERM, say so and end with 9."""
     signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(9)))

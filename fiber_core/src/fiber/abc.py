@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,16 @@ class Backend(abc.ABC):
     def signal(self, job: Job, index: int, signum: int) -> None:
         """Send a signal to one process of a job; a process that has ended is no error."""
         raise CapabilityError(self.name, "fork", "signal")
+
+    def interrupt(self, job: Job) -> bool:
+        """Interrupt a job (SIGINT) since the program that submitted it was interrupted.
+
+        Returns:
+            False where nothing was sent: it has ended, or the same interrupt has reached it by
+            itself, as a terminal's may; see ``foreground`` of a job's spec.
+        """
+        self.signal(job, 0, signal.SIGINT)
+        return True
 
     def warm_up(self) -> None:  # noqa: B027 - nothing is a sound answer
         """Jobs are about to be submitted: begin what takes a while, and wait for nothing."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from multiprocessing import process as _process
 from multiprocessing import util
 from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs do not tell
@@ -17,8 +19,9 @@ from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs 
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints, runtime, start_methods
-from fiber.exceptions import StartError
+from fiber.exceptions import FiberError, StartError
 from fiber.launch.child import Child
+from fiber.launch.preparation import ignores_interrupts
 from fiber.model import ResourceRequest
 from fiber.starting import flush_standard_streams
 
@@ -35,6 +38,13 @@ __all__ = [
     "current_process",
     "parent_process",
 ]
+
+
+#: True once this process was interrupted and is ending by it
+_interrupted = False
+_at_exit: util.Finalize | None = None
+#: names of processes that a message has before it counts the others
+_NAMED = 5
 
 
 class Process(_process.BaseProcess):
@@ -83,6 +93,7 @@ class Process(_process.BaseProcess):
         _stdlib._cleanup()  # noqa: SLF001 - as the stdlib's own start()
         self._chosen_method = self._start_method or start_methods.chosen()
         flush_standard_streams()
+        _interrupt_children_at_exit()
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:
@@ -95,7 +106,19 @@ class Process(_process.BaseProcess):
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
         current = runtime.current()
-        return current.launcher.launch(self, resources=requested(meta, current), image=meta.image)
+        return current.launcher.launch(
+            self,
+            resources=requested(meta, current),
+            image=meta.image,
+            foreground=not ignores_interrupts(),
+        )
+
+    def _pass_interrupt_on(self, *, again: bool) -> bool:
+        try:
+            return self._popen is not None and self._popen.pass_interrupt_on(again=again)
+        except FiberError as error:
+            log.warning("fiber: %s cannot be interrupted: %s", self.name, error)
+            return False
 
     def interrupt(self) -> None:
         """Send it SIGINT, as Ctrl-C would; the stdlib's has it since Python 3.14."""
@@ -108,6 +131,7 @@ class Process(_process.BaseProcess):
         start_methods.choose(self._chosen_method)
         # read by the stdlib, whose own contexts keep their start method
         self._start_method = None
+        self.run = _noting_interrupts(self.run)  # type: ignore[method-assign]
         beginning: Any = super()
         code: int = beginning._bootstrap(parent_sentinel)  # noqa: SLF001 - its own base's
         return code
@@ -120,10 +144,20 @@ class Process(_process.BaseProcess):
     def join(self, timeout: float | None = None) -> None:
         """Wait until the child has ended, or ``timeout`` seconds have passed.
 
+        Where Ctrl-C interrupts it, children that the terminal cannot interrupt are interrupted too.
+
         Raises:
             StartError: it never came up.
         """
-        super().join(timeout)
+        while True:
+            try:
+                super().join(timeout)
+                break
+            except KeyboardInterrupt:
+                if not util.is_exiting():
+                    _interrupt(active_children(), again=True)
+                    raise
+                _interrupted_at_exit()
         if self._popen is None:
             return
         try:
@@ -179,3 +213,76 @@ def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
         memory=meta.memory if meta.memory is not None else current.config.memory,
         devices=meta.devices,
     )
+
+
+# -- interrupts ---------------------------------------------------------------------------------------
+
+
+def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
+    """The same, by which the end of the process is known to be an interrupt's."""
+
+    @functools.wraps(run)
+    def running() -> None:
+        global _interrupted  # noqa: PLW0603 - there is one a process
+        try:
+            run()
+        except KeyboardInterrupt:
+            _interrupted = True
+            raise
+
+    return running
+
+
+def _interrupt_children_at_exit() -> None:
+    """Have children interrupted where an interrupt ends this process, which then joins them."""
+    global _at_exit  # noqa: PLW0603 - there is one a process
+    if _at_exit is None:
+        # the last of those that run before the stdlib joins children: what was started after it,
+        # such as managers, has been shut down
+        _at_exit = util.Finalize(None, _exit_by_interrupt, exitpriority=0)
+
+
+def _exit_by_interrupt() -> None:
+    global _interrupted  # noqa: PLW0603 - there is one a process
+    last = getattr(sys, "last_type", None)
+    # at a prompt it is the error of an earlier command
+    is_interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
+    if isinstance(last, type) and issubclass(last, KeyboardInterrupt) and not is_interactive:
+        _interrupted = True
+    if _interrupted:
+        _interrupt(_joined_at_exit(), again=False)
+
+
+def _interrupted_at_exit() -> None:
+    """Interrupt the children that this process waits for at its end; the second time end them."""
+    global _interrupted  # noqa: PLW0603 - there is one a process
+    children = _joined_at_exit()
+    if _interrupted:
+        log.warning("fiber: interrupted again: ending %s", _names(children))
+        for child in children:
+            child.kill()
+    else:
+        _interrupted = True
+        log.warning("fiber: waiting for %s; Ctrl-C again ends them", _names(children))
+        _interrupt(children, again=True)
+
+
+def _joined_at_exit() -> list[BaseProcess]:
+    return [child for child in active_children() if not child.daemon]
+
+
+def _interrupt(children: list[BaseProcess], *, again: bool) -> None:
+    """Pass an interrupt of this process on to children that have not got it from the terminal."""
+    reached = [
+        child
+        for child in children
+        if isinstance(child, Process) and child._pass_interrupt_on(again=again)  # noqa: SLF001 - our own
+    ]
+    if reached:
+        log.warning("fiber: interrupted: SIGINT is passed on to %s", _names(reached))
+
+
+def _names(children: Sequence[BaseProcess]) -> str:
+    names = ", ".join(child.name for child in children[:_NAMED])
+    more = len(children) - _NAMED
+    return names if more <= 0 else f"{names} and {more} more"

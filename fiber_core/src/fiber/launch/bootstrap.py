@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import types
@@ -132,6 +133,8 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
         msg = f"the parent at {link.url} does not know process {hello.ident}"
         raise StartError(msg)
     payload: dict[str, Any] = codec.loads(answer.body)
+    if payload["ignores_interrupts"]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     _fresh_main()
     runtime = Runtime.of_child(
         instructions, config=_config(payload), parent_link=link, hello=hello, index=index

@@ -49,11 +49,14 @@ class Child:
         launcher: Launcher,
         *,
         processes: int = 1,
+        foreground: bool = False,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> None:
         self.ident = ident
         self.name = name
         self.processes = processes
+        #: True where it is interrupted when this process is; workers of a pool are ended by it
+        self.foreground = foreground
         self.job: Job | None = None
         self.status: JobStatus | None = None
         self._launcher = launcher
@@ -120,6 +123,20 @@ class Child:
     def interrupt(self) -> None:
         """Interrupt it as Ctrl-C would; nothing where it has ended."""
         self.signal(0, signal.SIGINT)
+
+    def pass_interrupt_on(self, *, again: bool) -> bool:
+        """Interrupt it since this process was interrupted.
+
+        Args:
+            again: True to interrupt one that was interrupted before, save where its platform knows
+                better.
+
+        Returns:
+            False where nothing was sent.
+        """
+        if not self.foreground or self._has_ended():
+            return False
+        return self._launcher.pass_interrupt_on(self, again=again)
 
     def signal(self, index: int, signum: int) -> None:
         """Send a signal to one of its processes; nothing where it has ended."""

@@ -21,7 +21,7 @@ from fiber.launch.child import ORPHANED, Child
 from fiber.launch.environ import job_environment
 from fiber.launch.lease import INTERVAL, LeaseTable
 from fiber.launch.outage import Outage
-from fiber.launch.preparation import Program
+from fiber.launch.preparation import Program, ignores_interrupts
 from fiber.model import (
     Gang,
     JobSpec,
@@ -87,6 +87,7 @@ class Launcher:
         gang: Gang | None = None,
         drains: bool = False,
         waits: bool = True,
+        foreground: bool = False,
         on_status: Callable[[Child, JobStatus], None] | None = None,
     ) -> Child:
         """Pickle a process object and submit it as a job.
@@ -102,6 +103,7 @@ class Launcher:
             gang: the jobs that it is to start with.
             drains: True where its processes exit once they are told to, through ``on_status``.
             waits: False for a caller that waits for the platform itself.
+            foreground: True where what interrupts this process's group is to interrupt it too.
             on_status: called with each status, on the events thread.
 
         Raises:
@@ -110,7 +112,14 @@ class Launcher:
             BackendUnavailableError: the platform could not be asked.
         """
         ident = secrets.token_hex(4)
-        child = Child(ident, process.name, self, processes=processes, on_status=on_status)
+        child = Child(
+            ident,
+            process.name,
+            self,
+            processes=processes,
+            foreground=foreground,
+            on_status=on_status,
+        )
         try:
             segments = self._payload(process, child)
         except BaseException:
@@ -142,6 +151,7 @@ class Launcher:
             volumes=volumes,
             processes=processes,
             gang=gang,
+            foreground=foreground,
             log_prefix=self._runtime.config.log_prefix,
             labels={"process": process.name, "parent": self._runtime.ident},
             urls=instructions.urls,
@@ -213,6 +223,7 @@ class Launcher:
                 "process": pickled,
                 "config": self._runtime.config,
                 "modules": modules.own_names(),
+                "ignores_interrupts": ignores_interrupts(),
             }
             if self._overseer is not None:
                 payload = self._overseer.payload(payload)
@@ -398,6 +409,19 @@ class Launcher:
             self._runtime.backend.signal(child.job, index, int(signum))
         else:
             self._overseer.signal(child, index, signum)
+
+    def pass_interrupt_on(self, child: Child, *, again: bool) -> bool:
+        """SIGINT to a child, for this process was interrupted; False where nothing was sent."""
+        if child.job is None:
+            return False
+        if self._overseer is None:
+            return self._runtime.backend.interrupt(child.job)
+        if not again and self._overseer.was_sent(child, signal.SIGINT):
+            return False
+        if not self._overseer.signal(child, None, signal.SIGINT):
+            # its supervisor cannot be reached, or is not there yet
+            self._runtime.backend.terminate(child.job)
+        return True
 
     def terminate(self, child: Child) -> None:
         """SIGTERM to the child's processes."""

@@ -305,6 +305,12 @@ class Overseer:
         group = signum == signal.SIGKILL
         return self._send(far, messages.Signal(0, child.ident, index, int(signum), group))
 
+    def was_sent(self, child: Child, signum: int) -> bool:
+        """True where a signal was sent to it before, or it has ended."""
+        with self._lock:
+            far = self._far.get(supervisor_ident(child.ident))
+            return far is None or int(signum) in far.asked
+
     def kill(self, child: Child) -> bool:
         """SIGKILL to all processes; False where only the platform can do it."""
         if not self.signal(child, None, signal.SIGKILL):

@@ -6,6 +6,7 @@ The stdlib's own function for it would choose a start method for the whole progr
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from multiprocessing import process, spawn, util
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from fiber.transport import codec
 
-__all__ = ["Program"]
+__all__ = ["Program", "ignores_interrupts"]
 
 
 class Program:
@@ -46,6 +47,11 @@ class Program:
         if codec.main_by_reference():
             told.update(self._main)
         return told
+
+
+def ignores_interrupts() -> bool:
+    """True where SIGINT is ignored in this process, and so in children; as exec() hands it on."""
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def _original_folder() -> str | None:

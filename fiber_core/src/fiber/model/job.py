@@ -197,6 +197,9 @@ class JobSpec:
     gang: Gang | None = None
     #: True for a job that outlives the program that submitted it (``fiber run`` without -a)
     detached: bool = False
+    #: True for a job that SIGINT to the submitter's process group, as of Ctrl-C on its terminal,
+    #: interrupts too, where the backend forks; elsewhere the core passes an interrupt on
+    foreground: bool = False
     #: True to prefix each line of output with the job's name on the parent's terminal
     log_prefix: bool = False
     #: where the process that submits it listens; for backends that forward to it

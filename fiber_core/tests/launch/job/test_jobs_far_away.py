@@ -39,14 +39,15 @@ def ignore_and_wait(queue):
     signal.pause()
 
 
-def note(signum, queue):
-    def handler(*_):
-        queue.put(signum)
-        sys.exit(3)
-
-    signal.signal(signum, handler)
+def note(signum, queue, times=1):
+    # a handler may run in the middle of a put(), so it puts nothing itself
+    heard, hears = os.pipe()
+    signal.signal(signum, lambda *_: os.write(hears, b"x"))
     queue.put("ready")
-    signal.pause()
+    for time_ in range(1, times + 1):
+        os.read(heard, 1)
+        queue.put((signum, time_))
+    sys.exit(3)
 
 
 def leave_one_behind(queue):
@@ -142,12 +143,33 @@ class TestProcesses:
         process.join(60)
         assert process.exitcode == 1
 
+    def test_an_interrupt_of_the_program_is_passed_on_once_unless_it_comes_again(self):
+        queue = fiber.Queue()
+        process = start(note, signal.SIGINT, queue, 2)
+        assert queue.get(timeout=60) == "ready"
+        assert child_of(process).pass_interrupt_on(again=False)
+        assert queue.get(timeout=60) == (signal.SIGINT, 1)
+        assert not child_of(process).pass_interrupt_on(again=False)
+        assert child_of(process).pass_interrupt_on(again=True)
+        assert queue.get(timeout=60) == (signal.SIGINT, 2)
+        process.join(60)
+        assert process.exitcode == 3
+        assert not child_of(process).pass_interrupt_on(again=True)
+
+    def test_an_interrupt_of_the_program_ends_what_does_not_run_yet(self):
+        backend = runtime.current().backend
+        backend.platform.hold()
+        process = start(wait_for_ever)
+        assert child_of(process).pass_interrupt_on(again=False)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+
     def test_any_signal_reaches_a_process(self):
         queue = fiber.Queue()
         process = start(note, signal.SIGUSR1, queue)
         assert queue.get(timeout=60) == "ready"
         child_of(process).signal(0, signal.SIGUSR1)
-        assert queue.get(timeout=60) == signal.SIGUSR1
+        assert queue.get(timeout=60) == (signal.SIGUSR1, 1)
         process.join(60)
         assert process.exitcode == 3
 

@@ -256,3 +256,15 @@ def test_all_jobs_end_while_others_wait(toys, supervised):
 
     assert supervised.end(first).exit_code == -9
     assert supervised.end(second).exit_code == -9
+
+
+def test_a_job_that_waits_for_a_device_has_ended_when_it_is_interrupted(toys, supervised):
+    toys()
+    first = supervised.ready("wait", resources=wants(2))
+    second = supervised.submit("wait", resources=wants(1))
+
+    assert supervised.client.interrupt(second.job_id)
+
+    assert supervised.end(second).reason == Reason(ReasonKind.SIGNAL, signal.SIGINT)
+    supervised.client.kill(first.job_id)
+    supervised.end(first)

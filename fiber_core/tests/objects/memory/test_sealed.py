@@ -110,7 +110,8 @@ def test_what_is_given_up_leaves_nothing(folder, tmp_path):
     draft = sealed.Draft(10, folder, "maker")
     draft.write(5, b"abc")
     draft.discard()
-    assert set(Path("/proc/self/fd").iterdir()) == descriptors
+    # those of earlier tests' garbage may have been closed meanwhile
+    assert set(Path("/proc/self/fd").iterdir()) <= descriptors
     assert list(tmp_path.iterdir()) == []
 
 

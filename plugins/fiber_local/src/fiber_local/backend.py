@@ -144,6 +144,14 @@ class LocalBackend(Backend):
         else:
             host.signal_processes(self._journaled(job), signum, index)
 
+    def interrupt(self, job: Job) -> bool:
+        """SIGINT to a job, unless its supervisor has passed it on already."""
+        sent: list[bool] = []
+        if self._is_ours(job):
+            self._supervisors.tell(job.id, lambda client: sent.append(client.interrupt(job.id)))
+            return any(sent)
+        return super().interrupt(job)
+
     def preload(self, modules: Sequence[str]) -> None:
         """Have modules imported by the supervisor."""
         self._supervisors.preload(tuple(modules))

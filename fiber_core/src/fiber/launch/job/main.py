@@ -13,7 +13,8 @@ from fiber.launch.job.server import JobServer
 from fiber.launch.private import read_private
 from fiber.launch.supervisor import kernel
 from fiber.launch.supervisor.child import become
-from fiber.launch.supervisor.main import fill_standard_descriptors, raise_descriptor_limit
+from fiber.launch.supervisor.descriptors import fill_standard_descriptors
+from fiber.launch.supervisor.main import raise_descriptor_limit
 from fiber.launch.supervisor.preload import preload
 from fiber.launch.supervisor.spawn import InChild
 from fiber.transport.ferry.routes import is_route

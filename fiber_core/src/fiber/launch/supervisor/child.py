@@ -72,7 +72,7 @@ def become(plan: ChildPlan) -> NoReturn:
         with contextlib.suppress(OSError):
             os.write(plan.report, words.encode("utf-8", "replace")[:4000])
         os._exit(NOT_STARTED)
-    os._exit(_call(function, plan.private, plan.index))
+    os._exit(_call(function, plan))
 
 
 def _set_up(plan: ChildPlan) -> None:
@@ -163,13 +163,14 @@ def _announce(plan: ChildPlan) -> Any:
     function: Any = importlib.import_module(module)
     for part in name.split("."):
         function = getattr(function, part)
-    os.close(plan.report)
     return function
 
 
-def _call(function: Any, private: bytes | None, index: int) -> int:
+def _call(function: Any, plan: ChildPlan) -> int:
     try:
-        code = _exit_code(function(private, index))
+        # from here on it runs, and may be interrupted
+        os.close(plan.report)
+        code = _exit_code(function(plan.private, plan.index))
     except SystemExit as error:
         code = _exit_code(error.code)
     except BaseException:

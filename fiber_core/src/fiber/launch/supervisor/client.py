@@ -122,6 +122,12 @@ class SupervisorClient:
             )
         )
 
+    def interrupt(self, job_id: str) -> bool:
+        """SIGINT to a job's process groups; False where it has ended, or was sent that before."""
+        reply = self._ask(lambda number: messages.Interrupt(number=number, job_id=job_id))
+        assert isinstance(reply, messages.Done)
+        return reply.sent
+
     def terminate(self, job_id: str, grace: float) -> None:
         """SIGTERM now, SIGKILL after ``grace`` seconds; returns at once."""
         self._ask(lambda number: messages.Terminate(number=number, job_id=job_id, grace=grace))

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 
-__all__ = ["Descriptors"]
+__all__ = ["Descriptors", "fill_standard_descriptors"]
+
+
+def fill_standard_descriptors() -> None:
+    """Open what is closed of the three standard descriptors."""
+    # where one is closed, the next pipe would get its number and be taken for standard output
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+    # what the interpreter found closed at its start is no stream to it; jobs have pipes there
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            errors = "backslashreplace" if number == 2 else None
+            setattr(sys, name, os.fdopen(number, mode, errors=errors, closefd=False))
 
 
 class Descriptors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ class Desk:
         runner: starts and ends them.
         known_ids: ids that the run has used already.
         on_submit: called before each start.
+        settle_interrupts: calls back once the runner was told of every SIGINT to the program's
+            process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
     """
 
@@ -43,12 +46,14 @@ class Desk:
         *,
         known_ids: set[str],
         on_submit: Callable[[], None],
+        settle_interrupts: Callable[[Callable[[], None]], None],
         on_shutdown: Callable[[Callable[[], None]], None],
     ) -> None:
         self._table = table
         self._runner = runner
         self._ids = known_ids
         self._on_submit = on_submit
+        self._settle_interrupts = settle_interrupts
         self._on_shutdown = on_shutdown
         self._devices = DeviceQueue()
         self._waiting: dict[str, Launch] = {}
@@ -57,6 +62,7 @@ class Desk:
         self._handlers: Mapping[type, Callable[[Channel, object], None]] = {
             messages.Submit: _typed(messages.Submit, self._submit),
             messages.Signal: _typed(messages.Signal, self._signal),
+            messages.Interrupt: _typed(messages.Interrupt, self._interrupt),
             messages.Terminate: _typed(messages.Terminate, self._terminate),
             messages.Kill: _typed(messages.Kill, self._kill),
             messages.Query: _typed(messages.Query, self._query),
@@ -167,6 +173,16 @@ class Desk:
         if entry is not None:
             self._runner.signal(entry, message.process, message.signum, group=message.group)
         channel.send(messages.Done(number=message.number))
+
+    def _interrupt(self, channel: Channel, message: messages.Interrupt) -> None:
+        def act() -> None:
+            entry = self._entry(channel, message.job_id)
+            sent = entry is not None and signal.SIGINT not in entry.asked
+            if entry is not None and sent:
+                self._runner.interrupt(entry)
+            channel.send(messages.Done(number=message.number, sent=sent))
+
+        self._settle_interrupts(act)
 
     def _terminate(self, channel: Channel, message: messages.Terminate) -> None:
         entry = self._entry(channel, message.job_id)

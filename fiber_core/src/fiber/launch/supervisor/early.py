@@ -17,8 +17,16 @@ import threading
 from collections.abc import Sequence
 
 from fiber.exceptions import BackendUnavailableError
+from fiber.launch.supervisor.interrupts import blocked
 
 __all__ = ["Started", "end_early", "python", "start_early", "take_early"]
+
+#: how the program ends; the process that stays in the group is forked before much is imported
+_MAIN = (
+    "interrupts = leave_group({0}); "
+    "from fiber.launch.supervisor.main import main; "
+    "main({0}, interrupts, early={1})"
+)
 
 
 class Started:
@@ -44,13 +52,14 @@ class Started:
             descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         argv, folder = self.way[1:-1], self.way[-1]
         try:
-            self.process = subprocess.Popen(
-                [python, *argv[:-1], "-c", f"{argv[-1]}main({descriptor}, early={early})"],
-                stdin=subprocess.DEVNULL,
-                cwd=folder,
-                pass_fds=[descriptor],
-                start_new_session=True,
-            )
+            # it leaves this process's group by itself, and until then takes no signal of the group's
+            with blocked():
+                self.process = subprocess.Popen(
+                    [python, *argv[:-1], "-c", argv[-1] + _MAIN.format(descriptor, early)],
+                    stdin=subprocess.DEVNULL,
+                    cwd=folder,
+                    pass_fds=[descriptor],
+                )
         except OSError as error:
             ours.close()
             msg = f"cannot start the supervisor with {python}: {error.strerror or error}"
@@ -135,7 +144,7 @@ def _program(folder: str) -> str:
     # what is imported stays, so that looking for garbage meanwhile is in vain; the server enables it
     return (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-        "from fiber.launch.supervisor.main import main; "
+        "from fiber.launch.supervisor.interrupts import leave_group; "
     )
 
 

@@ -18,34 +18,38 @@ from fiber.launch.supervisor.protocol import HEADER, Decoder
 from fiber.launch.supervisor.server import Server
 from fiber.launch.supervisor.spawn import InChild
 
-__all__ = ["fill_standard_descriptors", "main", "raise_descriptor_limit"]
+__all__ = ["main", "raise_descriptor_limit"]
 
 
-def main(descriptor: int, *, early: bool = False) -> NoReturn:
+def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -> NoReturn:
     """Be a supervisor on this channel, then end the process.
 
     Args:
         descriptor: the channel.
+        interrupts: from :func:`~fiber.launch.supervisor.interrupts.leave_group`.
         early: True where the options may take a while to come.
     """
     os.set_inheritable(descriptor, False)
-    fill_standard_descriptors()
     if early:
         from fiber.launch.bootstrap import PRELOAD
 
         preload(PRELOAD)
     options = _read_options(descriptor)
-    if options.detached and os.fork():
-        # the starter waits for the first of the two only
-        os._exit(0)
     if options.detached:
+        # no terminal interrupts what outlives the program
+        for end in interrupts:
+            os.close(end)
+        os.wait()
+        if os.fork():
+            # the starter waits for the first of the two only
+            os._exit(0)
         _leave_terminal(options.run_directory)
     kernel.set_title(DETACHED_TITLE if options.detached else SUPERVISOR_TITLE)
     limit = raise_descriptor_limit()
     failures = preload(options.preload)
     try:
         os.set_blocking(descriptor, False)
-        server = Server(options, descriptor, descriptor_limit=limit)
+        server = Server(options, descriptor, interrupts=interrupts, descriptor_limit=limit)
         try:
             server.serve(failures)
         except InChild as child:
@@ -86,25 +90,6 @@ def _exactly(descriptor: int, size: int) -> bytes:
             os._exit(0)
         data += more
     return data
-
-
-def fill_standard_descriptors() -> None:
-    """Open what is closed of the three standard descriptors."""
-    # where one is closed, the next pipe would get its number and be taken for standard output
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-            os.set_inheritable(number, True)
-    # what the interpreter found closed at its start is no stream to it; jobs have pipes there
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            errors = "backslashreplace" if number == 2 else None
-            setattr(sys, name, os.fdopen(number, mode, errors=errors, closefd=False))
 
 
 def _leave_terminal(run_directory: str) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "Done",
     "EndAll",
     "Hello",
+    "Interrupt",
     "Kill",
     "Leaving",
     "Notice",
@@ -105,6 +106,16 @@ class Signal:
 
 
 @values.frozen
+class Interrupt:
+    """SIGINT to a job's process groups, unless it was sent before; :attr:`Done.sent` tells."""
+
+    #: of this request
+    number: int
+    #: whose
+    job_id: str
+
+
+@values.frozen
 class Terminate:
     """SIGTERM to a job's processes, SIGKILL to their groups after ``grace`` seconds."""
 
@@ -174,7 +185,9 @@ class Shutdown:
     number: int
 
 
-Request = Submit | Signal | Terminate | Kill | Query | Preload | Devices | EndAll | Shutdown
+Request = (
+    Submit | Signal | Interrupt | Terminate | Kill | Query | Preload | Devices | EndAll | Shutdown
+)
 
 
 # -- replies ----------------------------------------------------------------------------------------
@@ -225,6 +238,8 @@ class Done:
     statuses: Mapping[str, JobStatus] = _NO_STATUSES
     #: for :class:`Preload`: failures by module
     words: Mapping[str, str] = _NOTHING
+    #: for :class:`Interrupt`: False where the job has ended, or had been sent SIGINT before
+    sent: bool = False
 
 
 Reply = Accepted | Refused | Done

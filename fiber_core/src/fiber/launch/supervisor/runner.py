@@ -164,10 +164,16 @@ class JobRunner:
             )
             process.relays.append(relay)
             self._relays.add(relay)
-        self._loop.on_readable(spawned.report, lambda: self._on_report(running, process))
+        self._loop.on_readable(spawned.report, lambda: self._on_readable_report(running, process))
         self._table.started(launch.job_id, index, spawned.pid)
         if spawned.channel is not None:
             self._on_channel((launch.job_id, index), spawned.channel)
+
+    def _on_readable_report(self, running: RunningJob, process: RunningProcess) -> None:
+        self._on_report(running, process)
+        entry = self._table.get(running.launch.job_id)
+        if process.interrupted and not process.reporting and entry is not None:
+            self.signal(entry, process.index, signal.SIGINT, group=True)
 
     def _on_report(self, running: RunningJob, process: RunningProcess) -> None:
         if not process.reporting:
@@ -243,6 +249,26 @@ class JobRunner:
                     _kill_all(process.pid, orphans.children(process.pid))
                 else:
                     reaper.kill_group(process.pid, signum)
+
+    def interrupt(self, entry: JobEntry) -> None:
+        """SIGINT to all groups of a job, as a terminal sends it; one that waits has ended by it."""
+        running = self._running.get(entry.id)
+        if running is None:
+            self._abandon(entry, signal.SIGINT)
+            return
+        entry.asked.add(signal.SIGINT)
+        for process in running.processes.values():
+            if process.reporting:
+                # it would be taken for one that could not be started
+                process.interrupted = True
+            else:
+                self.signal(entry, process.index, signal.SIGINT, group=True)
+
+    def interrupt_from_terminal(self, entry: JobEntry) -> None:
+        """The same for a job in the foreground; nothing for others."""
+        running = self._running.get(entry.id)
+        if running is not None and running.launch.spec.foreground:
+            self.interrupt(entry)
 
     def terminate(self, entry: JobEntry, grace: float) -> None:
         """SIGTERM now, SIGKILL to the groups after ``grace`` seconds."""

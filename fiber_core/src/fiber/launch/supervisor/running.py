@@ -55,6 +55,8 @@ class RunningProcess:
     reporting: bool = True
     #: what kept it from running
     failure: str = ""
+    #: True where it is to be interrupted once it runs
+    interrupted: bool = False
 
 
 @values.define(kw_only=True)

@@ -14,6 +14,7 @@ from fiber.launch.supervisor.channel import Channel
 from fiber.launch.supervisor.descriptors import Descriptors
 from fiber.launch.supervisor.desk import Desk
 from fiber.launch.supervisor.history import read_ids
+from fiber.launch.supervisor.interrupts import Interrupts
 from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
 from fiber.launch.supervisor.journal import Journal
 from fiber.launch.supervisor.loop import Loop, Timer
@@ -35,11 +36,18 @@ class Server:
     Args:
         options: what it shall be.
         channel: descriptor of the master's channel, non-blocking.
+        interrupts: descriptors of whoever tells of SIGINT to the master's process group; unused
+            where jobs are detached.
         descriptor_limit: soft limit of open files that jobs are to have.
     """
 
     def __init__(
-        self, options: SupervisorOptions, channel: int, *, descriptor_limit: int | None = None
+        self,
+        options: SupervisorOptions,
+        channel: int,
+        *,
+        interrupts: tuple[int, int],
+        descriptor_limit: int | None = None,
     ) -> None:
         self._options = options
         self._loop = Loop()
@@ -67,6 +75,7 @@ class Server:
             self._runner,
             known_ids=read_ids(options.run_directory),
             on_submit=self._on_submit,
+            settle_interrupts=self._settle_interrupts,
             on_shutdown=self._end,
         )
         self._idle: Timer | None = None
@@ -76,6 +85,14 @@ class Server:
         self._finished = False
         self._replies: list[Callable[[], None]] = []
         self._remove = False
+        self._interrupts: Interrupts | None = None
+        if not options.detached:
+            self._interrupts = Interrupts(
+                interrupts,
+                loop=self._loop,
+                descriptors=self._descriptors,
+                on_interrupt=self._on_interrupt,
+            )
         self._open_channel(None, channel)
 
     def serve(self, failures: Mapping[str, str]) -> None:
@@ -127,6 +144,16 @@ class Server:
             self._runner.reap()
 
         self._loop.on_readable(reader, on_signal)
+
+    def _on_interrupt(self) -> None:
+        for entry in self._table:
+            self._runner.interrupt_from_terminal(entry)
+
+    def _settle_interrupts(self, action: Callable[[], None]) -> None:
+        if self._interrupts is None:
+            action()
+        else:
+            self._interrupts.settle(action)
 
     def _watch_master(self) -> None:
         master = self._options.master
@@ -250,6 +277,9 @@ class Server:
             self._replies.append(reply)
         if not self._closing:
             self._closing = True
+            if self._interrupts is not None:
+                # it ends while the jobs do
+                self._interrupts.close()
             self._desk.close("the supervisor of this run is ending")
             self._loop.call_later(_KILLED, self._finish)
         for job in self._table:

@@ -148,6 +148,15 @@ class Groups(Platform):
         kit.backend.signal(job, 1, signal.SIGKILL)
         kit.backend.kill(job)
 
+    def test_a_job_can_be_interrupted(self, kit: Driver) -> None:
+        self.need(kit.backend, "fork", "follow_logs")
+        job = kit.ready(programs.sleep_forever())
+
+        assert kit.backend.interrupt(job)
+
+        assert kit.end(job).reason == Reason(ReasonKind.SIGNAL, signal.SIGINT)
+        kit.backend.interrupt(job)
+
     def test_a_stopped_process_is_told_apart_and_runs_again(self, kit: Driver) -> None:
         self.need(kit.backend, "fork", "suspend")
         job = self._one_dies(kit, index=9, processes=2)

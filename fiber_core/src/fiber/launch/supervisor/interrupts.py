@@ -1,0 +1,189 @@
+"""Hears what interrupts the program: Ctrl-C on its terminal, or SIGINT to its process group.
+
+A supervisor has a session of its own, and so has each job: a signal to the program's process group
+ends neither. With ``multiprocessing`` the children are in that group, and Ctrl-C interrupts them
+with the program, whatever handler the program has. So the supervisor leaves a process in the group
+that does nothing but tell it of SIGINT, which it passes on to the jobs in the foreground.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fiber.launch.supervisor.descriptors import fill_standard_descriptors
+
+if TYPE_CHECKING:
+    from fiber.launch.supervisor.descriptors import Descriptors
+    from fiber.launch.supervisor.loop import Loop, Timer
+
+__all__ = ["Interrupts", "blocked", "leave_group"]
+
+#: what a terminal, ``timeout`` and the like send to a process group
+_GROUP_SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGTSTP,
+)
+#: name of the process in the group, as the system shows it
+_TITLE = "fiber-interrupt"
+_INTERRUPT = b"i"
+_QUESTION = b"?"
+_ANSWER = b"."
+#: seconds that an answer may take; a process that was stopped gives none
+_PATIENCE = 1.0
+
+
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Have a process that is started meanwhile begin with the signals of its group blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_group(channel: int) -> tuple[int, int]:
+    """Begin a session; a forked process stays in the group to tell of SIGINT.
+
+    To be called first of all, in a process that was started with these signals blocked; what came
+    meanwhile is dropped.
+
+    Args:
+        channel: a descriptor that the forked process must not keep open.
+
+    Returns:
+        descriptors for :class:`Interrupts`: one to read, one to write; once the latter is closed
+        that process ends.
+    """
+    fill_standard_descriptors()
+    answers, answering = os.pipe()
+    questions, asking = os.pipe()
+    if os.fork() == 0:
+        try:
+            for descriptor in (channel, answers, asking):
+                os.close(descriptor)
+            _tell_of_interrupts(questions, answering)
+        finally:
+            os._exit(0)
+    os.close(questions)
+    os.close(answering)
+    os.setsid()
+    for signum in _GROUP_SIGNALS:
+        handler = signal.signal(signum, signal.SIG_IGN)
+        signal.signal(signum, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
+    return answers, asking
+
+
+def _tell_of_interrupts(questions: int, answering: int) -> None:
+    # by what needs no import: others wait for the processor
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(_TITLE)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    reader, writer = os.pipe()
+    for descriptor in (reader, writer):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - {signal.SIGINT})
+    poll = select.poll()
+    for descriptor in (reader, questions):
+        poll.register(descriptor, select.POLLIN)
+    with contextlib.suppress(OSError):
+        while True:
+            # questions first: an interrupt that was sent before one is in the pipe by then
+            asked = b""
+            if questions in dict(poll.poll()):
+                asked = os.read(questions, 4096)
+                if not asked:
+                    return
+            with contextlib.suppress(BlockingIOError):
+                os.write(answering, _INTERRUPT * len(os.read(reader, 4096)))
+            os.write(answering, _ANSWER * len(asked))
+
+
+class Interrupts:
+    """What the process in the program's group tells.
+
+    Args:
+        ends: from :func:`leave_group`.
+        loop: calls back.
+        descriptors: owns them.
+        on_interrupt: called for each SIGINT to the program's group.
+    """
+
+    def __init__(
+        self,
+        ends: tuple[int, int],
+        *,
+        loop: Loop,
+        descriptors: Descriptors,
+        on_interrupt: Callable[[], None],
+    ) -> None:
+        for descriptor in ends:
+            os.set_blocking(descriptors.own(descriptor), False)
+        self._reader, self._writer = ends
+        self._descriptors = descriptors
+        self._loop = loop
+        self._on_interrupt = on_interrupt
+        #: one for each answer that is to come, with the timer that does not wait for it
+        self._waiting: deque[tuple[Timer, Callable[[], None]]] = deque()
+        self._has_ended = False
+        loop.on_readable(self._reader, self._read)
+
+    def settle(self, action: Callable[[], None]) -> None:
+        """Run ``action`` once every SIGINT that was sent before now has been told of."""
+        if not self._has_ended:
+            try:
+                os.write(self._writer, _QUESTION)
+            except OSError:
+                # somebody killed it: it tells of nothing any more
+                self._end()
+            else:
+                timer = self._loop.call_later(_PATIENCE, lambda: self._act(timer, action))
+                self._waiting.append((timer, action))
+                return
+        action()
+
+    def close(self) -> None:
+        """Have the process in the group end; nothing more is told of. Idempotent."""
+        if self._writer >= 0:
+            self._end()
+            self._descriptors.close(self._writer)
+            self._writer = -1
+
+    def _read(self) -> None:
+        try:
+            said = os.read(self._reader, 4096)
+        except BlockingIOError:
+            return
+        if not said:
+            self._end()
+        for number in range(len(said)):
+            if said[number : number + 1] == _INTERRUPT:
+                self._on_interrupt()
+            elif self._waiting:
+                self._act(*self._waiting.popleft())
+
+    def _act(self, timer: Timer, action: Callable[[], None]) -> None:
+        if timer.callback is not None:
+            timer.cancel()
+            action()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._loop.forget(self._reader)
+        while self._waiting:
+            self._act(*self._waiting.popleft())

@@ -1,0 +1,219 @@
+"""SIGINT to the program's process group reaches the jobs in its foreground, and nothing else does."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervised import Supervised, until_gone
+
+#: the leader of a session and of its group, as a program is that a terminal runs
+MASTER = """
+import os, signal, sys
+sys.path[:] = [*{path!r}, sys.argv[1]]
+from pathlib import Path
+from fiber.model import JobSpec
+from supervised import Supervised
+
+got = []
+signal.signal(signal.SIGINT, lambda *_: got.append("interrupted"))
+supervised = Supervised(Path(sys.argv[1]))
+def say(*words):
+    os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
+def until_interrupted():
+    while not got:
+        signal.pause()
+{body}
+supervised.client.close()
+say("closed")
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Runs a master that leads a group; returns it, with a pipe on which it can say things."""
+    programs = []
+
+    def start(body):
+        script = tmp_path / "master.py"
+        script.write_text(MASTER.format(path=sys.path, body=textwrap.dedent(body)))
+        reader, writer = os.pipe()
+        program = subprocess.Popen(
+            [sys.executable, script, tmp_path, str(writer)],
+            pass_fds=[writer],
+            start_new_session=True,
+        )
+        os.close(writer)
+        program.said = os.fdopen(reader)
+        programs.append(program)
+        return program
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.wait()
+        program.said.close()
+
+
+def listener_of(supervised):
+    """The process of a supervisor that stays in its master's group."""
+    # it is there before anything is answered
+    supervised.client.query()
+    children = psutil.Process(supervised.process.pid).children()
+    (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
+    return found
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    with Supervised(tmp_path) as supervised:
+        yield supervised
+
+
+def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(program):
+    master = program(
+        """
+        front = supervised.submit("count_interrupts", b"2", foreground=True)
+        back = supervised.submit("count_interrupts", b"1")
+        for job in (front, back):
+            supervised.lines(job, 1)
+        say("ready")
+        supervised.lines(front, 2)
+        say("once", len(supervised.log(back).splitlines()))
+        say(supervised.end(front).exit_code, supervised.client.query()[back.job_id].state.value)
+        """
+    )
+    assert master.said.readline() == "ready\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.said.readline() == "once 1\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.said.readline() == "7 running\n"
+    assert master.said.read() == "closed\n"
+
+
+def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_besides(program):
+    # asked at once, while the supervisor may not have heard of the signal yet
+    master = program(
+        """
+        job = supervised.ready("wait", foreground=True)
+        say("ready")
+        until_interrupted()
+        say(supervised.client.interrupt(job.job_id))
+        say(supervised.end(job).exit_code)
+        """
+    )
+    assert master.said.readline() == "ready\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.said.read() == "False\n1\nclosed\n"
+
+
+def test_a_signal_to_the_master_alone_reaches_nobody_else(program):
+    master = program(
+        """
+        job = supervised.ready("wait", foreground=True)
+        say("ready")
+        until_interrupted()
+        say(supervised.client.query()[job.job_id].state.value)
+        say(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
+        """
+    )
+    assert master.said.readline() == "ready\n"
+    master.send_signal(signal.SIGINT)
+    assert master.said.read() == "running\nTrue 1\nclosed\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
+def test_no_other_signal_of_the_group_does_anything(program, number):
+    master = program(
+        f"""
+        signal.signal({number:d}, lambda *_: got.append("other"))
+        job = supervised.ready("wait", foreground=True)
+        say("ready")
+        until_interrupted()
+        say(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
+        """
+    )
+    assert master.said.readline() == "ready\n"
+    os.killpg(master.pid, number)
+    assert master.said.read() == "True 1\nclosed\n"
+
+
+def test_one_that_is_starting_gets_it_once_it_runs(program, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "slow_entry.py").write_text(
+        textwrap.dedent(
+            f"""
+            import signal
+            with open({str(tmp_path / "fifo")!r}) as fifo:
+                fifo.read()
+            def main(private, index):
+                signal.pause()
+            """
+        )
+    )
+    master = program(
+        """
+        spec = JobSpec(
+            run_id="0badcafe", name="slow", argv=("x",), entry="slow_entry:main", foreground=True
+        )
+        job = supervised.client.submit(
+            spec, environ=dict(os.environ), cwd="/", on_accepted=lambda _: None
+        )
+        say("submitted")
+        until_interrupted()
+        say(supervised.client.interrupt(job.job_id))
+        open(sys.argv[1] + "/fifo", "w").close()
+        say(supervised.end(job).reason)
+        """
+    )
+    assert master.said.readline() == "submitted\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.said.read() == "False\nEXIT(1)\nclosed\n"
+
+
+def test_the_death_of_the_whole_group_leaves_it_to_the_supervisor_to_end_the_jobs(program):
+    master = program(
+        """
+        job = supervised.ready("with_grandchild", foreground=True)
+        say(supervised.process.pid, *job.pids, supervised.log(job))
+        signal.pause()
+        """
+    )
+    pids = [int(word) for word in master.said.readline().split()]
+    os.killpg(master.pid, signal.SIGKILL)
+    for pid in pids:
+        until_gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(supervised, number):
+    job = supervised.ready("wait", foreground=True)
+    listener = listener_of(supervised)
+    os.kill(listener, number)
+    if number == signal.SIGKILL:
+        until_gone(listener)
+    assert supervised.client.interrupt(job.job_id)
+    assert not supervised.client.interrupt(job.job_id)
+    assert supervised.end(job).exit_code == 1
+
+
+@pytest.mark.parametrize("ends", ["as it should", "by SIGKILL"])
+def test_the_listener_ends_with_its_supervisor(supervised, ends):
+    listener = listener_of(supervised)
+    if ends == "by SIGKILL":
+        supervised.process.kill()
+    else:
+        supervised.client.close()
+    until_gone(listener)
+
+
+def test_the_listener_keeps_nothing_of_the_program_open(supervised):
+    listener = listener_of(supervised)
+    links = [str(link.readlink()) for link in Path(f"/proc/{listener}/fd").iterdir()]
+    kinds = sorted(link.partition(":")[0] for link in links if link != os.devnull)
+    assert kinds == ["pipe"] * 4

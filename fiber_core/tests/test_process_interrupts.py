@@ -1,0 +1,434 @@
+"""Ctrl-C: who is interrupted with a program, and how the program ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import fiber
+from fiber import process as processes
+
+PATIENCE = 50
+#: makes standard input the terminal of the session, then runs a program in place of itself
+ON_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+HEAD = """
+import os, signal, sys, threading, time
+import fiber
+from fiber.launch.child import Child
+from multiprocessing import util
+
+def sleep(ready):
+    ready.release()
+    time.sleep(600)
+
+def say_interrupted(ready):
+    try:
+        sleep(ready)
+    except KeyboardInterrupt:
+        print("child interrupted", flush=True)
+
+def ignore(ready):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sleep(ready)
+
+def start(count, target, *args):
+    ready = fiber.Semaphore(0)
+    children = [fiber.Process(target=target, args=(ready, *args)) for _ in range(count)]
+    for child in children:
+        child.start()
+    for _ in range(count):
+        ready.acquire()
+    return children
+
+def tell_when_joined():
+    # that the program waits for a child at its end, each time that it begins to
+    def look(main=threading.get_ident()):
+        seen = None
+        while True:
+            frame = sys._current_frames().get(main)
+            while frame is not None and frame.f_code is not Child.wait.__code__:
+                frame = frame.f_back
+            if frame is not None and frame is not seen and util.is_exiting():
+                print("joining", flush=True)
+                seen = frame
+            time.sleep(0.01)
+
+    threading.Thread(target=look, daemon=True).start()
+"""
+MAIN = """
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Program:
+    """A program that runs in a session of its own, with or without a terminal.
+
+    Args:
+        arguments: of the interpreter.
+        way: how it is interrupted: ``terminal``, by its ``group``, or ``alone``.
+        folder: where it runs.
+    """
+
+    def __init__(self, arguments, way, folder):
+        self.way = way
+        self.output = ""
+        if way == "terminal":
+            self._end, its = pty.openpty()
+            arguments = ["-c", ON_TERMINAL, *arguments]
+        else:
+            self._end, its = os.pipe()
+        with contextlib.closing(os.fdopen(its, "wb", 0)):
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                stdin=its if way == "terminal" else subprocess.DEVNULL,
+                stdout=its,
+                stderr=its,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def until(self, text):
+        """Read until that was written."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.output:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([self._end], [], [], left)[0], self.output
+            assert self._read(), self.output
+        self.output = self.output.partition(text)[2]
+
+    def interrupt(self):
+        """Press Ctrl-C."""
+        if self.way == "terminal":
+            self.write("\x03")
+        elif self.way == "group":
+            os.killpg(self.process.pid, signal.SIGINT)
+        else:
+            self.process.send_signal(signal.SIGINT)
+
+    def write(self, text):
+        """Type."""
+        os.write(self._end, text.encode())
+
+    def ends(self):
+        """Wait for its end; its exit code and the rest of what was written."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE), self.output
+
+    def kill(self):
+        """End it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._end)
+
+    def _read(self):
+        # Linux tells the end of a terminal's last user as an error
+        with contextlib.suppress(OSError):
+            data = os.read(self._end, 4096)
+            self.output += data.decode().replace("\r\n", "\n")
+            return bool(data)
+        return False
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Runs a program."""
+    programs = []
+
+    def start(body, way="terminal"):
+        script = tmp_path / "program.py"
+        script.write_text(HEAD + textwrap.dedent(body) + MAIN)
+        programs.append(Program([script], way, tmp_path))
+        return programs[-1]
+
+    yield start
+    for one in programs:
+        one.kill()
+
+
+WAYS = pytest.mark.parametrize("way", ["terminal", "group", "alone"])
+
+
+@WAYS
+def test_a_program_that_joins_its_children_is_ended_by_sigint_and_they_with_it(program, way):
+    one = program(
+        """
+        def main():
+            children = start(3, sleep)
+            print("ready", flush=True)
+            for child in children:
+                child.join()
+        """,
+        way,
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == -signal.SIGINT
+    # each child's traceback, and the program's
+    assert output.splitlines().count("KeyboardInterrupt") == 4
+
+
+@WAYS
+def test_each_child_is_interrupted_once_and_may_take_its_time(program, way, tmp_path):
+    # the second interrupt, if there were one, would come before the children are joined
+    one = program(
+        """
+        def take_time(ready):
+            try:
+                sleep(ready)
+            except KeyboardInterrupt:
+                while not os.path.exists("joining"):
+                    time.sleep(0.01)
+                print("child has cleaned up", flush=True)
+
+        def main():
+            util.Finalize(None, lambda: open("joining", "w").close(), exitpriority=0)
+            start(2, take_time)
+            print("ready", flush=True)
+            time.sleep(600)
+        """,
+        way,
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == -signal.SIGINT
+    assert output.count("child has cleaned up") == 2
+    assert output.splitlines().count("KeyboardInterrupt") == 1
+    assert ("fiber: interrupted: SIGINT is passed on to" in output) == (way == "alone")
+
+
+@pytest.mark.parametrize("waits", ["time.sleep(600)", "children[0].join()"])
+def test_a_program_that_catches_it_joins_children_that_were_interrupted_too(program, waits):
+    one = program(
+        f"""
+        def main():
+            children = start(2, say_interrupted)
+            try:
+                print("ready", flush=True)
+                {waits}
+            except KeyboardInterrupt:
+                for child in children:
+                    child.join()
+            print("exit codes", [child.exitcode for child in children])
+        """
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == 0
+    assert output.count("child interrupted") == 2
+    assert "exit codes [0, 0]" in output
+    assert "Traceback" not in output
+
+
+def test_a_handler_of_the_programs_own_stays_and_its_children_are_interrupted(program):
+    one = program(
+        """
+        def main():
+            stopped = threading.Event()
+            signal.signal(signal.SIGINT, lambda *_: stopped.set())
+            children = start(2, say_interrupted)
+            print("ready", flush=True)
+            stopped.wait()
+            for child in children:
+                child.join()
+            print("stopped", flush=True)
+        """
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == 0
+    assert output.count("child interrupted") == 2
+    assert output.endswith("stopped\n")
+
+
+def test_children_of_a_program_that_ignores_it_ignore_it(program):
+    one = program(
+        """
+        def report(ready, go_on):
+            is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            ready.release()
+            go_on.acquire()
+            print("ignored:", is_ignored, flush=True)
+
+        def main():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            go_on = fiber.Semaphore(0)
+            children = start(1, report, go_on)
+            signal.signal(signal.SIGINT, lambda *_: go_on.release())
+            print("ready", flush=True)
+            children[0].join()
+        """
+    )
+    one.until("ready\n")
+    one.interrupt()
+    assert one.ends() == (0, "^Cignored: True\n")
+
+
+def test_children_of_children_are_interrupted(program):
+    one = program(
+        """
+        def parent(ready):
+            child = fiber.Process(target=say_interrupted, args=(ready,))
+            child.start()
+            child.join()
+
+        def main():
+            children = start(1, parent)
+            print("ready", flush=True)
+            children[0].join()
+        """
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == -signal.SIGINT
+    assert output.count("child interrupted") == 1
+
+
+def test_a_pool_ends_its_workers_which_say_nothing(program):
+    one = program(
+        """
+        def main():
+            ready = fiber.Semaphore(0)
+            pool = fiber.Pool(2)
+            result = pool.map_async(sleep, [ready] * 2)
+            for _ in range(2):
+                ready.acquire()
+            print("ready", flush=True)
+            result.get()
+        """
+    )
+    one.until("ready\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == -signal.SIGINT
+    assert output.count("KeyboardInterrupt") == 1
+
+
+def test_a_program_that_waits_at_its_end_ends_with_its_children(program):
+    one = program(
+        """
+        def main():
+            tell_when_joined()
+            start(2, say_interrupted)
+        """
+    )
+    one.until("joining\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == 0
+    assert output.count("child interrupted") == 2
+    assert "fiber: waiting for Process-" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    "way, first",
+    [("terminal", "while it runs"), ("alone", "while it runs"), ("group", "at its end")],
+)
+def test_the_second_ends_children_that_ignore_the_first(program, way, first):
+    one = program(
+        f"""
+        def main():
+            tell_when_joined()
+            start(2, ignore)
+            print("ready", flush=True)
+            if {first == "while it runs"}:
+                time.sleep(600)
+        """,
+        way,
+    )
+    one.until("ready\n" if first == "while it runs" else "joining\n")
+    one.interrupt()
+    one.until("joining\n")
+    one.interrupt()
+    code, output = one.ends()
+    assert code == (-signal.SIGINT if first == "while it runs" else 0)
+    assert "fiber: interrupted again: ending Process-" in output
+    assert "Traceback" not in output
+
+
+def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_when_it_is_told(tmp_path):
+    one = Program(["-i", "-c", HEAD], "terminal", tmp_path)
+    try:
+        one.until(">>> ")
+        one.write("children = start(1, say_interrupted); print('rea' + 'dy'); children[0].join()\n")
+        one.until("ready\n")
+        one.interrupt()
+        one.until(">>> ")
+        one.write("exit()\n")
+        assert one.ends()[0] == 0
+    finally:
+        one.kill()
+
+
+def test_at_a_prompt_children_that_were_started_later_are_waited_for(tmp_path):
+    one = Program(["-i", "-c", HEAD], "terminal", tmp_path)
+    try:
+        one.until(">>> ")
+        one.write("print('rea' + 'dy'); time.sleep(600)\n")
+        one.until("ready\n")
+        one.interrupt()
+        one.until(">>> ")
+        one.write("child = fiber.Process(target=lambda: print('has ' + 'run'))\n")
+        one.until(">>> ")
+        one.write("child.start(); exit()\n")
+        assert "has run" in one.ends()[1]
+    finally:
+        one.kill()
+
+
+class Elsewhere:
+    """What a process has in place of a child that no terminal reaches."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.asked = []
+
+    def wait(self, timeout=None):
+        if self.error is not None:
+            raise self.error
+        return 0
+
+    def poll(self):
+        return None
+
+    def pass_interrupt_on(self, *, again):
+        self.asked.append(again)
+        return True
+
+
+class TestChildrenElsewhere:
+    @pytest.fixture
+    def started(self, monkeypatch):
+        monkeypatch.setattr(processes, "active_children", lambda: [first, second])
+        first, second = fiber.Process(name="first"), fiber.Process(name="second", daemon=True)
+        for process in (first, second):
+            process._popen = Elsewhere()
+        return first, second
+
+    def test_all_are_interrupted_where_a_join_is(self, started, caplog):
+        first, second = started
+        first._popen.error = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            first.join()
+        assert first._popen.asked == second._popen.asked == [True]
+        assert "fiber: interrupted: SIGINT is passed on to first, second" in caplog.text
