@@ -199,7 +199,8 @@ class Backend(abc.ABC):
     def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
         """Remove what runs of this user left that are over, wherever they were begun.
 
-        For ``fiber gc``, which looks itself after the runs that were begun on this host.
+        For ``fiber gc``, which looks itself after the runs that were begun on this host. Only what is
+        proven to be over may be removed; :mod:`fiber.backend_parts.liveness` has the rule, and proofs.
 
         Args:
             dry_run: remove nothing.

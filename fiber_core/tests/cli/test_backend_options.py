@@ -8,6 +8,7 @@ from fiber.hookspecs import hookimpl
 from fiber.launch import rundir
 from fiber.model import BackendInfo
 from fiber.testing import FakeBackend, fakes, programs
+from owners import DEAD, owned_by
 
 
 @attrs.frozen(kw_only=True)
@@ -119,11 +120,9 @@ class TestRunsBegunWithThem:
         (job,) = platform.jobs()
         assert platform.find(job).ended.wait(30)
         far.seen.clear()
-        ((folder, description),) = rundir.runs()
+        ((folder, _),) = rundir.runs()
         # the command that began it is this process
-        (folder / "run.json").write_text(
-            (folder / "run.json").read_text().replace(f'"pid": {description["pid"]}', '"pid": 0')
-        )
+        owned_by(folder, DEAD)
 
         (line,) = fiber.lines("gc")
 

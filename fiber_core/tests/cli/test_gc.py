@@ -1,11 +1,10 @@
 """What is over is removed and told; what is not is left alone."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+import owners
 from fiber.hookspecs import hookimpl
 from fiber.launch import rundir
 from fiber.model import BackendInfo, JobSpec
@@ -29,9 +28,8 @@ def orphan(run_id, **changes):
     # not by rundir.create(), which sweeps the orphans before
     folder = rundir.run_root() / run_id
     folder.mkdir(mode=0o700)
-    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
-        began = rundir.start_time(process.pid) or 1.0
-    description = {"backend": "fake", "pid": process.pid, "start_time": began, **changes}
+    owners.owned_by(folder, owners.DEAD)
+    description = {"backend": "fake", "pid": owners.DEAD.pid, **changes}
     (folder / "run.json").write_text(json.dumps(description))
     return folder
 
@@ -55,6 +53,23 @@ def test_a_run_whose_program_lives_is_left_alone(fiber, backend, platform):
 
     assert fiber.lines("gc") == []
     assert folder.exists()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_run_whose_program_cannot_be_seen_from_here_is_kept_and_said(
+    fiber, backend, platform, detached
+):
+    folder = orphan("00000001", detached=detached)
+    job = submit(backend, "00000001", programs.exit_with(0), detached=detached)
+    assert platform.find(job).ended.wait(30)
+    owners.owned_by(folder, owners.ELSEWHERE)
+
+    done = fiber("gc")
+
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "run 00000001 is kept: nothing seen from here proves that its program, process 17 of far," in done.stderr  # fmt: skip
+    assert folder.exists()
+    assert len(platform.jobs()) == 1
 
 
 def test_a_detached_run_is_removed_once_its_jobs_have_ended(fiber, backend, platform):

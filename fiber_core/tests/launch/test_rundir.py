@@ -1,15 +1,15 @@
 """The folder of a run is its owner's alone, says whose it is, and is swept when that one has died."""
 
-import json
 import os
+import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import owners
+from fiber.backend_parts.liveness import Liveness, liveness_of
 from fiber.exceptions import FiberError
 from fiber.launch import rundir
 
@@ -22,12 +22,23 @@ def runtime(monkeypatch):
     shutil.rmtree(folder)
 
 
-def dies(folder):
-    """Have the program of a run have died."""
-    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
-        began = rundir.start_time(process.pid) or 1.0
-    description = {**rundir.describe(folder), "pid": process.pid, "start_time": began}
-    (folder / "run.json").write_text(json.dumps(description))
+BEGIN = """
+import sys
+from fiber.launch import rundir
+print(rundir.create(sys.argv[1], "some", detached="detached" in sys.argv), flush=True)
+"""
+
+
+def begun(run_id, *words, inside=False):
+    """A program that has begun a run, until the block ends."""
+    return owners.running(BEGIN, run_id, *words, inside=inside)
+
+
+def left(run_id, *words, inside=False):
+    """The folder of a run whose program was killed."""
+    with begun(run_id, *words, inside=inside) as folder:
+        pass
+    return Path(folder)
 
 
 class TestRoot:
@@ -73,8 +84,7 @@ class TestRuns:
         assert folder.stat().st_mode & 0o777 == 0o700
         assert description["run_id"] == "0000000a"
         assert (description["pid"], description["backend"]) == (os.getpid(), "some")
-        assert rundir.has_master(description)
-        assert not rundir.is_stale(description)
+        assert liveness_of(folder) is Liveness.ALIVE
 
     def test_runs_come_oldest_first(self):
         folders = [rundir.create(run, "some") for run in ("0000000b", "0000000a")]
@@ -96,10 +106,9 @@ class TestRuns:
         assert not folder.exists()
 
     def test_folders_of_its_processes_are_swept_with_it(self):
-        run = rundir.create("0000000a", "some")
+        run = left("0000000a")
         made = rundir.within(run, "of-a-process-")
         assert (made.parent, made.stat().st_mode & 0o777) == (run, 0o700)
-        dies(run)
 
         rundir.sweep()
 
@@ -118,23 +127,54 @@ class TestRuns:
 
 class TestSweeping:
     def test_what_a_dead_program_left_is_removed_when_the_next_run_begins(self):
-        dead, alive = rundir.create("0000000a", "some"), rundir.create("0000000b", "some")
-        dies(dead)
+        alive = rundir.create("0000000b", "some")
+        dead = left("0000000a")
 
         rundir.create("0000000c", "some")
 
         assert (dead.exists(), alive.exists()) == (False, True)
 
-    def test_a_number_that_another_process_has_now_is_no_sign_of_life(self):
-        folder = rundir.create("0000000a", "some")
-        description = {**rundir.describe(folder), "start_time": 1.0}
+    def test_a_run_of_another_pid_namespace_goes_when_its_program_has_died_and_not_before(self):
+        owners.need()
+        with begun("0000000a", inside=True) as folder:
+            assert rundir.sweep() == []
+            assert Path(folder).exists()
 
-        assert rundir.is_stale(description)
+        assert rundir.sweep() == ["0000000a"]
+        assert not Path(folder).exists()
 
-    def test_a_detached_run_outlives_its_program(self):
-        folder = rundir.create("0000000a", "some", detached=True)
-        dies(folder)
+    def test_one_that_was_removed_in_part_goes_too(self):
+        folder = left("0000000a")
+        (folder / "run.json").unlink()
+
+        assert rundir.sweep() == ["0000000a"]
+        assert not folder.exists()
+
+    def test_a_run_whose_owner_is_not_known_stays(self):
+        folder = left("0000000a")
+        (folder / "owner").unlink()
 
         assert rundir.sweep() == []
-        assert not rundir.has_master(rundir.describe(folder))
-        assert not rundir.is_stale(rundir.describe(folder))
+        assert folder.exists()
+
+    def test_a_clock_that_is_set_while_a_program_runs_does_not_end_its_run(self, monkeypatch):
+        with begun("0000000a") as folder:
+            # the kernel tells when it was booted by the clock of now
+            told = Path("/proc/stat").read_bytes()
+            real = Path.read_bytes
+
+            def read(path):
+                if str(path) != "/proc/stat":
+                    return real(path)
+                return re.sub(rb"btime (\d+)", lambda at: b"btime %d" % (int(at[1]) + 60), told)
+
+            monkeypatch.setattr(Path, "read_bytes", read)
+            assert rundir.sweep() == []
+            assert Path(folder).exists()
+
+    def test_a_detached_run_outlives_its_program(self):
+        folder = left("0000000a", "detached")
+
+        assert rundir.sweep() == []
+        assert folder.exists()
+        assert liveness_of(folder) is Liveness.DEAD

@@ -5,9 +5,12 @@ import time
 
 import pytest
 
+import owners
+from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
 from fiber.ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
 from fiber.ring_jobs.records import Record, described, find, records
+from fiber.ring_jobs.standing import standing, tell
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def test_a_ring_is_found_by_its_name():
     assert found == made
     made.owned(door="/run/ring.sock", backend="local")
     assert (found.door, found.about()["argv"]) == ("/run/ring.sock", ["echo", "x"])
-    assert found.is_alive
+    assert found.liveness is Liveness.ALIVE
 
 
 def test_one_that_is_not_there_is_an_error_with_those_that_are():
@@ -62,12 +65,31 @@ def test_its_status_is_kept_and_goes_with_it():
     assert list(records()) == []
 
 
-def test_a_ring_whose_program_has_died_is_not_alive(monkeypatch):
-    record = begin()
-    about = {**record.about(), "pid": 2**22 + 1}
-    (record.path / "ring.json").write_text(json.dumps(about))
+OWN = """
+import sys
+from fiber.ring_jobs.records import Record
+Record.begin("theirs", ("true",)).write({"phase": "running"})
+print(flush=True)
+"""
 
-    assert not record.is_alive
+
+def test_a_ring_whose_program_has_died_has_failed(state):
+    with owners.running(OWN, inside=False):
+        assert standing(find("theirs"))["phase"] == "running"
+
+    assert find("theirs").liveness is Liveness.DEAD
+    assert standing(find("theirs"))["failure"]["reason"] == "OwnerLost"
+
+
+def test_a_ring_of_another_host_is_as_it_said_last(state):
+    record = begin()
+    record.write({"phase": "running"})
+    owners.owned_by(record.path, owners.ELSEWHERE)
+
+    assert standing(record)["phase"] == "running"
+    assert record.status() == {"phase": "running"}
+    with pytest.raises(FiberError, match="one belongs to process 17 of far, and nothing seen from"):
+        tell(record, "terminate")
 
 
 def test_a_status_that_comes_after_its_end_is_nobodys():

@@ -1,12 +1,11 @@
 """How a ring stands when its owner is there, is gone, or was killed."""
 
-import json
-
 import pytest
 
 from fiber.exceptions import FiberError
 from fiber.ring_jobs.records import Record
 from fiber.ring_jobs.standing import standing, tell
+from owners import DEAD, owned_by
 
 
 @pytest.fixture
@@ -29,8 +28,7 @@ RUNS = {
 
 def owner_dies(record):
     record.owned()
-    about = {**record.about(), "pid": 2**22 + 1}
-    (record.path / "ring.json").write_text(json.dumps(about))
+    owned_by(record.path, DEAD)
 
 
 def test_before_it_has_said_anything_it_starts(record):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -10,12 +11,14 @@ import attrs
 import pytest
 
 from fiber.exceptions import (
+    BackendError,
     BackendUnavailableError,
     CapabilityError,
     SubmitError,
     UnknownJobError,
 )
 from fiber.launch import rundir
+from fiber.launch.supervisor.journal import Journal
 from fiber.model import (
     BackendContext,
     JobSpec,
@@ -28,6 +31,7 @@ from fiber.model import (
 )
 from fiber.testing import FakeProvider
 from fiber_local.config import LocalConfig
+from owners import ELSEWHERE
 from supervised import is_alive, until_gone
 
 
@@ -400,6 +404,33 @@ def test_another_process_finds_and_ends_jobs(driver, opened):
     assert driver.end(job).exit_code == -signal.SIGKILL
     until_gone(grandchild)
     assert looking.status([found])[0].exit_code == -signal.SIGKILL
+
+
+def test_jobs_in_another_pid_namespace_are_told_as_unknown_and_not_signalled(driver, opened):
+    folder = rundir.run_root() / "0000000f"
+    folder.mkdir()
+    journal = Journal(str(folder), pytest.fail)
+    journal._supervisor = ELSEWHERE
+    descriptor = journal.open()
+    journal.submitted("a", driver.spec("wait", run_id="0000000f"), None, "far")
+    # this process has that number here
+    journal.started("a", 0, os.getpid())
+    os.close(descriptor)
+    backend = opened(BackendContext())
+
+    (job,) = backend.list("0000000f")
+
+    assert [status.state for status in backend.status([job])] == [JobState.UNKNOWN]
+    for end in (
+        backend.kill,
+        backend.terminate,
+        lambda job: backend.signal(job, 0, signal.SIGTERM),
+    ):
+        with pytest.raises(
+            BackendError, match="in another container or on another host; end it th"
+        ):
+            end(job)
+    shutil.rmtree(folder)
 
 
 def test_another_process_terminates_with_grace(driver, opened):

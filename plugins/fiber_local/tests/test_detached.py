@@ -15,7 +15,7 @@ def test_a_directory_is_marked_and_what_it_said_stays():
     mark_detached(folder)
 
     assert rundir.describe(folder) == {**before, "detached": True}
-    assert sorted(path.name for path in folder.iterdir()) == ["run.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["owner", "run.json"]
     rundir.remove(folder)
 
 

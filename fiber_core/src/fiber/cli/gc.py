@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
 from fiber.cli.backend_options import BackendCommand, loaded_plugins
 from fiber.cli.options import backend_option
 from fiber.exceptions import FiberError
@@ -73,8 +74,18 @@ def _collect(
     from fiber.cli.session import Session
     from fiber.launch import rundir
 
-    if rundir.has_master(description):
+    program = liveness_of(folder)
+    if program is Liveness.ALIVE:
         # also the program that begins a detached run, and may not have submitted its job yet
+        return ""
+    if program is Liveness.UNKNOWN:
+        owner = owner_of(folder)
+        where = "" if owner is None else f", process {owner.pid} of {owner.host},"
+        click.echo(
+            f"fiber: run {folder.name} is kept: nothing seen from here proves that its "
+            f"program{where} has ended; run fiber gc where it ran, or remove {folder}",
+            err=True,
+        )
         return ""
     settings = dict(description.get("settings") or {})
     with Session.load(backend, plugins=plugins, settings=settings).look() as loaded:

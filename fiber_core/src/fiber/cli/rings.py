@@ -249,6 +249,7 @@ def resize(name: str, jobs: int) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
+    from fiber.backend_parts.liveness import Liveness
     from fiber.ring_jobs.records import find
     from fiber.ring_jobs.standing import is_over, standing, tell
 
@@ -256,7 +257,7 @@ def delete(name: str) -> None:
     if not is_over(standing(record)):
         tell(record, "terminate")
     deadline = time.monotonic() + _PATIENCE
-    while record.is_alive and not is_over(record.status()):
+    while record.liveness is not Liveness.DEAD and not is_over(record.status()):
         if time.monotonic() > deadline:
             msg = f"{name} was asked to end and has not within {_PATIENCE:g} s"
             raise FiberError(msg)

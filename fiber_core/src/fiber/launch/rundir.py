@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -14,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fiber.backend_parts import liveness
+from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 from fiber.exceptions import FiberError
 
 #: a Unix socket's path must stay below this, whatever the system
@@ -21,6 +21,8 @@ MAX_SOCKET_PATH = 100
 _DESCRIPTION = "run.json"
 #: bytes that the path of a run's folder may have for folders in it to hold sockets
 _ROOMY = 40
+#: of the runs that this process began
+_claims: dict[Path, Claim] = {}
 
 
 def run_root() -> Path:
@@ -54,38 +56,6 @@ def _check_owner(folder: Path) -> None:
         raise FiberError(msg)
 
 
-if sys.platform == "linux":
-
-    def start_time(pid: int) -> float | None:
-        """When a process began, in seconds since the epoch; None where there is no such process."""
-        # as psutil does it, whose import takes longer than a worker's start
-        try:
-            text = Path(f"/proc/{pid}/stat").read_bytes()
-            booted = Path("/proc/stat").read_bytes().partition(b"\nbtime ")[2].split(None, 1)[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # the name, in parentheses, can hold anything
-        ticks = float(text.rpartition(b")")[2].split()[19])
-        return int(booted) + ticks / os.sysconf("SC_CLK_TCK")
-
-else:
-
-    def start_time(pid: int) -> float | None:
-        """When a process began, in seconds since the epoch; None where there is no such process."""
-        import psutil
-
-        try:
-            return float(psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
-            return None
-
-
-def is_alive(pid: int, began: float) -> bool:
-    """True where ``pid`` is still the process that began then, not another with its number."""
-    now = start_time(pid)
-    return now is not None and abs(now - began) < 1.0
-
-
 def create(
     run_id: str,
     backend: str,
@@ -104,10 +74,10 @@ def create(
     sweep()
     folder = run_root() / run_id
     folder.mkdir(mode=0o700)
+    _claims[folder] = Claim(folder)
     description = {
         "run_id": run_id,
         "pid": os.getpid(),
-        "start_time": start_time(os.getpid()),
         "backend": backend,
         "program": list(sys.argv),
         "created": time.time(),
@@ -138,27 +108,24 @@ def runs() -> Iterator[tuple[Path, dict[str, Any]]]:
         yield folder, description
 
 
-def is_stale(description: dict[str, Any]) -> bool:
-    """True where the run's master is gone; a detached run is kept until it is collected."""
-    return not description.get("detached") and not has_master(description)
-
-
-def has_master(description: dict[str, Any]) -> bool:
-    """True while the process that began the run lives."""
-    pid, began = description.get("pid"), description.get("start_time")
-    return isinstance(pid, int) and isinstance(began, float) and is_alive(pid, began)
-
-
 def sweep() -> list[str]:
-    """Remove what dead masters left; return the runs removed."""
-    removed = []
-    for folder, description in runs():
-        if is_stale(description):
-            # its supervisor may be removing it as well
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
-            removed.append(folder.name)
-    return removed
+    """Remove what masters left that are proven to be dead; return the runs removed.
+
+    A detached run outlives its master, and is kept until it is collected.
+    """
+    # also of those that were removed in part, and are described no more
+    attached = [
+        folder
+        for folder in run_root().iterdir()
+        if folder.is_dir() and not (describe(folder) or {}).get("detached")
+    ]
+    return [folder.name for folder in liveness.sweep(attached, liveness_of, _removed)]
+
+
+def _removed(folder: Path) -> bool:
+    # its supervisor may be removing it as well
+    remove_claimed(folder)
+    return not folder.exists()
 
 
 def within(run: Path | None, prefix: str) -> Path:
@@ -180,4 +147,7 @@ def remove_socket(folder: Path, name: str) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a run's folder; idempotent."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_claimed(folder)
+    claim = _claims.pop(folder, None)
+    if claim is not None:
+        claim.release()

@@ -7,21 +7,29 @@ import enum
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fiber import values
+from fiber.backend_parts.liveness import (
+    Claim,
+    Liveness,
+    Owner,
+    liveness_of,
+    owner_of,
+    remove_claimed,
+)
 from fiber.exceptions import FiberError
-from fiber.launch import rundir
 from fiber.ring.model import RingStatus
 
 __all__ = ["Record", "described", "find", "records", "state_folder"]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _ABOUT, _STATUS, _LOG, _ERRORS = "ring.json", "status.json", "log", "errors"
+#: of the rings that this process owns
+_claims: dict[Path, Claim] = {}
 
 
 @values.frozen
@@ -51,9 +59,14 @@ class Record:
         return self.path / _ERRORS
 
     @property
-    def is_alive(self) -> bool:
-        """True while its owner is there: the process that began it, or the one left with it."""
-        return rundir.has_master(self.about())
+    def liveness(self) -> Liveness:
+        """Whether its owner lives: the process that began it, or the one left with it."""
+        return liveness_of(self.path)
+
+    @property
+    def owner(self) -> Owner | None:
+        """That process, as it was written down."""
+        return owner_of(self.path)
 
     @property
     def is_expired(self) -> bool:
@@ -76,13 +89,19 @@ class Record:
 
     def remove(self) -> None:
         """Forget it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_claimed(self.path)
+        claim = _claims.pop(self.path, None)
+        if claim is not None:
+            claim.release()
 
     def owned(self, **more: Any) -> None:
         """This process is its owner from now on; ``more`` is kept with who began it."""
-        pid = os.getpid()
-        whose = {"pid": pid, "start_time": rundir.start_time(pid)}
-        _write(self.path / _ABOUT, {**self.about(), **whose, **more})
+        if self.path in _claims:
+            # begun by this process, or by the one that it was forked from
+            _claims[self.path].rewrite()
+        else:
+            _claims[self.path] = Claim(self.path)
+        _write(self.path / _ABOUT, {**self.about(), "pid": os.getpid(), **more})
 
     @classmethod
     def begin(cls, name: str, argv: tuple[str, ...], ttl: float | None = None) -> Record:
@@ -107,6 +126,10 @@ class Record:
         except FileExistsError:
             msg = f"a ring {name!r} is there already; fiber ring delete {name}, or name another one"
             raise FiberError(msg) from None
+        former = _claims.pop(record.path, None)
+        if former is not None:
+            # of one that another process has deleted
+            former.release()
         record.owned(argv=list(argv), ttl=ttl)
         return record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
 from fiber.ring_jobs.control import ask
 from fiber.ring_jobs.records import Record
@@ -18,15 +19,15 @@ def standing(record: Record) -> dict[str, Any]:
     """The status of a ring as JSON has it, with ``name`` and ``backend``."""
     about = record.about()
     more = {"name": record.name, "backend": about.get("backend", "")}
-    is_alive = record.is_alive
+    liveness = record.liveness
     found = record.status()
-    if is_alive and not is_over(found):
+    if liveness is not Liveness.DEAD and not is_over(found):
         try:
             found = ask(record.door, "status")
         except FiberError:
-            # it ends just now, or begins
+            # it ends just now, begins, or is on a host whose sockets this one does not see
             found = record.status()
-    elif not is_alive and not is_over(found):
+    elif not is_over(found):
         found = _lost(found)
         record.write(found)
     return {"phase": "starting", **found, **more}
@@ -46,7 +47,17 @@ def tell(record: Record, word: str) -> None:
     if is_over(standing(record)):
         msg = f"{record.name} has ended; fiber ring status {record.name} says how"
         raise FiberError(msg)
-    ask(record.door, word)
+    try:
+        ask(record.door, word)
+    except FiberError as error:
+        owner = record.owner
+        if record.liveness is not Liveness.UNKNOWN or owner is None:
+            raise
+        msg = (
+            f"{record.name} belongs to process {owner.pid} of {owner.host}, and nothing seen from here "
+            f"proves that it has ended; use fiber ring there, or remove {record.path}"
+        )
+        raise FiberError(msg) from error
 
 
 def _lost(status: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,22 @@
-"""Folders of jobs are private, and are swept once nobody owns them."""
+"""Folders of jobs are private, and are swept once their owners are proven to be dead."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import owners
+from fiber.backend_parts import liveness
 from fiber.launch.job import folders
+from fiber.launch.job.folders import JobFolder
+
+MAKE = """
+from fiber.launch.job.folders import JobFolder
+folder = JobFolder('0123abcd')
+print(folder.path, flush=True)
+"""
+SWEEP = "from fiber.launch.job import folders; print(folders.sweep(), flush=True)"
 
 
 @pytest.fixture(autouse=True)
@@ -17,40 +25,82 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def environ(place):
+    return {**os.environ, "TMPDIR": str(place)}
+
+
 def test_one_is_its_owners_alone_and_goes_with_it():
-    folder = Path(folders.make("0123abcd"))
-    assert folder.stat().st_mode & 0o777 == 0o700
+    folder = JobFolder("0123abcd")
+    path = Path(folder.path)
+    (path / "code").mkdir()
+    (path / "code" / "file").touch()
+    assert path.stat().st_mode & 0o777 == 0o700
     assert folders.sweep() == []
-    folders.remove(str(folder))
-    assert not folder.exists()
+    folder.remove()
+    assert not path.exists()
 
 
-def test_one_of_a_dead_supervisor_is_swept(place):
-    program = "import os; from fiber.launch.job import folders; print(folders.make('0123abcd'))"
-    environ = {**os.environ, "TMPDIR": str(place)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
-    )
-    folder = done.stdout.strip()
-    assert Path(folder, "supervisor").exists()
+def test_one_of_a_dead_supervisor_is_swept(environ):
+    with owners.running(MAKE, env=environ, inside=False) as folder:
+        (Path(folder) / "code").mkdir()
+        assert folders.sweep() == []
     assert folders.sweep() == [folder]
     assert not Path(folder).exists()
 
 
-def test_an_empty_one_without_an_owner_is_swept_once_it_is_old(place):
-    made = place / "fiber-0123abcd-empty"
-    made.mkdir()
-    assert folders.sweep() == []
-    os.utime(made, (0, 0))
-    assert folders.sweep() == [str(made)]
+def test_one_of_another_pid_namespace_is_swept_when_its_supervisor_has_died_and_not_before(environ):
+    owners.need()
+    with owners.running(MAKE, env=environ) as folder:
+        assert folders.sweep() == []
+        assert Path(folder).exists()
+    assert folders.sweep() == [folder]
+    assert not Path(folder).exists()
 
 
-def test_what_is_not_one_is_left_alone(place):
-    mine = place / "fiber-0123abcd-mine"
-    mine.mkdir()
-    (mine / "file").touch()
-    os.utime(mine, (0, 0))
-    (place / "fiber-something").mkdir()
-    (place / "other").mkdir()
+def test_a_job_in_another_pid_namespace_sweeps_none_of_ours(environ):
+    owners.need()
+    ours = JobFolder("0123abcd")
+    with (
+        owners.running(MAKE, env=environ) as theirs,
+        owners.running(SWEEP, env=environ) as swept,
+    ):
+        assert swept == "[]"
+        assert Path(theirs).exists()
+    assert Path(ours.path).exists()
+    ours.remove()
+
+
+def test_one_on_a_file_system_that_hosts_share_stays_for_those_who_can_tell(environ, monkeypatch):
+    owners.need()
+    shared = "from fiber.backend_parts import liveness\nliveness._is_local = lambda _: False\n"
+    with owners.running(shared + MAKE, env=environ) as theirs:
+        pass
+    with owners.running(shared + MAKE, env=environ, inside=False) as ours:
+        pass
+    # no lock proves anything there, whatever this host takes the file system for
+    assert folders.sweep() == [ours]
+    assert Path(theirs).exists()
+    monkeypatch.setattr(liveness, "_is_local", lambda _: False)
     assert folders.sweep() == []
-    assert len(list(place.iterdir())) == 3
+
+
+def test_what_is_left_of_one_keeps_its_owners_name(environ, monkeypatch):
+    with owners.running(MAKE, env=environ, inside=False) as folder:
+        (Path(folder) / "code").mkdir()
+    # a process of the job writes there still
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    assert folders.sweep() == []
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(Path(folder).parent))
+    assert folders.sweep() == [folder]
+
+
+def test_what_nobody_has_claimed_is_left_alone(place):
+    for name in ("fiber-0123abcd-mine", "fiber-something", "other"):
+        (place / name).mkdir()
+        os.utime(place / name, (0, 0))
+    (place / "fiber-0123abcd-file").touch()
+    (place / "fiber-0123abcd-link").symlink_to(place / "other")
+    assert folders.sweep() == []
+    assert len(list(place.iterdir())) == 5

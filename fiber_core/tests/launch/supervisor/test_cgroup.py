@@ -65,7 +65,7 @@ def test_groups_are_gone_with_their_jobs(limits, supervised):
     supervised.client.close()
 
     roots = Path("/sys/fs/cgroup")
-    assert list(roots.rglob(f"fiber-{supervised.process.pid}-*")) == []
+    assert list(roots.rglob(f"fiber-*-{supervised.process.pid}-*")) == []
 
 
 def test_members_that_left_their_session_end_with_the_job(limits, supervised):
@@ -134,7 +134,7 @@ def test_version_one_is_told_below_our_own_group(kernel):
     confinement, warnings = confiner(made).confine("job", request)
 
     assert warnings == ()
-    folder = made.group.folder / f"fiber-{os.getpid()}-job"
+    (folder,) = made.group.folder.glob(f"fiber-*-{os.getpid()}-job")
     assert set(confinement.folders.values()) == {folder}
     assert (folder / "memory.limit_in_bytes").read_text() == str(100 * MB)
     assert (folder / "cpu.cfs_quota_us").read_text() == "150000"
@@ -190,15 +190,28 @@ def test_a_job_that_asks_for_nothing_gets_no_group(kernel):
 
 def test_groups_that_dead_supervisors_left_are_removed(kernel):
     made = kernel(2)
-    left = made.group.folder / "fiber-4194305-job"
+    (folder,) = set(confiner(made).confine("a", ResourceRequest(memory=1))[0].folders.values())
+    own = str(os.getpid())
+    dead, other = folder.name.replace(own, "4194305"), folder.name.replace(own, str(os.getppid()))
+    left, living = folder.with_name(dead), folder.with_name(other)
     left.mkdir()
-    own = made.group.folder / f"fiber-{os.getppid()}-job"
-    own.mkdir()
+    living.mkdir()
+
+    confiner(made).confine("b", ResourceRequest(memory=1))
+
+    assert not left.exists()
+    assert living.exists()
+
+
+@pytest.mark.parametrize("name", ["fiber-00000000-4194305-job", "fiber-4194305-job", "fiber-x-y-z"])
+def test_groups_whose_supervisors_are_in_another_pid_namespace_stay(kernel, name):
+    made = kernel(2)
+    other = made.group.folder / name
+    other.mkdir()
 
     confiner(made).confine("a", ResourceRequest(memory=1))
 
-    assert not left.exists()
-    assert own.exists()
+    assert other.exists()
 
 
 def test_kills_for_memory_are_counted_one_by_one(tmp_path):

@@ -4,7 +4,7 @@ import os
 
 import attrs
 
-from fiber.launch.pids import start_time
+from fiber.backend_parts.liveness import Owner, start_time
 from fiber.launch.supervisor.history import History, read_ids, read_journal
 from fiber.launch.supervisor.journal import JOURNAL, Journal
 from fiber.model import JobState, Reason, ReasonKind
@@ -28,13 +28,36 @@ def test_what_was_not_said_to_end_was_lost_with_its_supervisor(journal, tmp_path
     journal.submitted("a", SPEC, None, "host")
     journal.started("a", 0, os.getpid())
     job = read_journal(tmp_path)["a"]
-    job.supervisor = (os.getpid(), 0.0)
+    job.supervisor = Owner.current()._replace(started=0.0)
 
     status = job.status()
 
     assert status.state is JobState.FAILED
     assert status.reason == Reason(ReasonKind.NODE_LOST)
     assert [p.exit_code for p in status.processes] == [-9, -9]
+
+
+def test_of_a_supervisor_in_another_pid_namespace_or_on_another_host_nothing_is_known(
+    journal, tmp_path
+):
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.UNKNOWN
+    # its number is another process's here
+    assert job.living() == ()
+
+
+def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    for index in range(SPEC.processes):
+        journal.ended("a", ended(index, None, 0))
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.SUCCEEDED
 
 
 def test_a_job_is_told_as_users_know_it(journal, tmp_path):

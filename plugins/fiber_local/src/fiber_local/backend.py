@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fiber import values
 from fiber.abc import Backend
-from fiber.exceptions import CapabilityError, SubmitError, UnknownJobError
+from fiber.exceptions import BackendError, CapabilityError, SubmitError, UnknownJobError
 from fiber.launch.cpus import cpu_count, memory_total
 from fiber.launch.supervisor.history import JournaledJob
 from fiber.launch.supervisor.messages import Accepted
@@ -21,6 +21,7 @@ from fiber.model import (
     Check,
     Job,
     JobSpec,
+    JobState,
     JobStatus,
     Reach,
     ReachKind,
@@ -124,7 +125,7 @@ class LocalBackend(Backend):
         if self._is_ours(job):
             self._supervisors.tell(job.id, lambda client: client.terminate(job.id, grace))
             return
-        thread = host.end_processes(self._journaled(job), grace)
+        thread = host.end_processes(self._seen(job), grace)
         if thread is not None:
             with self._lock:
                 self._enders = [t for t in self._enders if t.is_alive()]
@@ -135,14 +136,14 @@ class LocalBackend(Backend):
         if self._is_ours(job):
             self._supervisors.tell(job.id, lambda client: client.kill(job.id))
         else:
-            host.end_processes(self._journaled(job), None)
+            host.end_processes(self._seen(job), None)
 
     def signal(self, job: Job, index: int, signum: int) -> None:
         """Send a signal to one process of a job."""
         if self._is_ours(job):
             self._supervisors.tell(job.id, lambda client: client.signal(job.id, index, signum))
         else:
-            host.signal_processes(self._journaled(job), signum, index)
+            host.signal_processes(self._seen(job), signum, index)
 
     def interrupt(self, job: Job) -> bool:
         """SIGINT to a job, unless its supervisor has passed it on already."""
@@ -245,6 +246,15 @@ class LocalBackend(Backend):
             if not self._is_ours(job):
                 status = found.status()
                 yield job, self._status(job) if status.reason == _LOST else status
+
+    def _seen(self, job: Job) -> JournaledJob:
+        """A job of another program, which can be signalled from here."""
+        found = self._journaled(job)
+        status = found.status()
+        if status.state is JobState.UNKNOWN:
+            msg = f"{job.name} ({job.id}) cannot be signalled from here: {status.message}; end it there"
+            raise BackendError(msg)
+        return found
 
     def _journaled(self, job: Job) -> JournaledJob:
         directory = job.data.get("directory")

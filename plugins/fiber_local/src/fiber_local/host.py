@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of
 from fiber.launch import rundir
-from fiber.launch.pids import is_same
 from fiber.launch.supervisor.history import History, JournaledJob
 from fiber.launch.supervisor.journal import JOURNAL
 from fiber.launch.supervisor.kernel import ProcessWatch
@@ -104,7 +104,7 @@ def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | 
 def end_all(ending: Sequence[JournaledJob]) -> None:
     """Kill jobs of one run and wait for their end, and for supervisors that end with them."""
     waited = {pid for job in ending for pid in job.living()}
-    waited |= {job.supervisor[0] for job in ending if is_detached(job.supervisor[0])}
+    waited |= {job.supervisor.pid for job in ending if is_detached(job.supervisor)}
     for job in ending:
         end_processes(job, None)
     deadline = time.monotonic() + _KILLED
@@ -112,10 +112,12 @@ def end_all(ending: Sequence[JournaledJob]) -> None:
         _await_end(pid, max(0.0, deadline - time.monotonic()))
 
 
-def is_detached(supervisor: int) -> bool:
-    """True where that process supervises a detached job and ends with it."""
+def is_detached(supervisor: Owner) -> bool:
+    """True where that process lives, supervises a detached job and ends with it."""
+    if supervisor.liveness() is not Liveness.ALIVE:
+        return False
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{supervisor}/comm").read_text().strip() == DETACHED_TITLE
+        return Path(f"/proc/{supervisor.pid}/comm").read_text().strip() == DETACHED_TITLE
     return False
 
 
@@ -128,9 +130,8 @@ def _await_end(pid: int, patience: float) -> None:
 
 def forget(directory: Path) -> None:
     """Remove what jobs left in a run directory, and the directory itself where its run is over."""
-    description = rundir.describe(directory)
-    if description is not None and not rundir.has_master(description):
-        shutil.rmtree(directory, ignore_errors=True)
+    if liveness_of(directory) is Liveness.DEAD:
+        rundir.remove(directory)
         return
     with contextlib.suppress(FileNotFoundError):
         (directory / JOURNAL).unlink()

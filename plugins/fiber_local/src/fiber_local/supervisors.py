@@ -7,10 +7,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch import rundir
 from fiber.launch.bootstrap import PRELOAD
 from fiber.launch.supervisor import claim_channel, release_channel
 from fiber.launch.supervisor.client import (
@@ -225,7 +224,7 @@ class Supervisors:
 
     def _start(self) -> SupervisorClient:
         directory = self.directory
-        description = rundir.describe(Path(directory))
+        owner = owner_of(directory)
         options = SupervisorOptions(
             run_id=self._context.run_id or "",
             run_directory=directory,
@@ -234,7 +233,7 @@ class Supervisors:
             preload=self._preload,
             idle_exit=self._idle_exit,
             # a process that only takes part in the run must not remove what others use
-            remove_directory=description is None or description.get("pid") == os.getpid(),
+            remove_directory=owner in {None, Owner.current()},
         )
         channel, process = start_supervisor(options)
         return SupervisorClient(

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
-import time
 from pathlib import Path
 
-from fiber.launch.pids import is_same, start_time
+from fiber.backend_parts import liveness
+from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 
-__all__ = ["make", "present", "remove", "sweep"]
+__all__ = ["JobFolder", "present", "sweep"]
 
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
-#: whose it is: process id and start time
-_OWNER = "supervisor"
-#: seconds within which a folder that is being made has an owner, on the busiest of hosts
-_MAKING = 600.0
 
 
-def make(run_id: str) -> str:
-    """A private folder for the job of this process, which is its supervisor."""
-    folder = tempfile.mkdtemp(prefix=f"fiber-{run_id}-")
-    pid = os.getpid()
-    Path(folder, _OWNER).write_text(f"{pid} {start_time(pid)}")
-    return folder
+class JobFolder:
+    """A private folder for the job of this process, which is its supervisor.
+
+    Args:
+        run_id: the job's run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        #: where it is
+        self.path = tempfile.mkdtemp(prefix=f"fiber-{run_id}-")
+        self._claim = Claim(self.path)
+
+    @property
+    def descriptor(self) -> int:
+        """The claim's; processes of the job are to close it."""
+        return self._claim.descriptor
+
+    def remove(self) -> None:
+        """Remove it."""
+        remove_claimed(self.path)
+        self._claim.release()
 
 
 def present() -> str:
@@ -36,43 +46,26 @@ def present() -> str:
         return "/"
 
 
-def remove(folder: str) -> None:
-    """Remove it."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def sweep() -> list[str]:
-    """Remove folders of this user whose supervisors are no more; returns them."""
-    swept = []
+    """Remove folders of this user whose supervisors are proven to be dead; returns them."""
     try:
         entries = list(os.scandir(tempfile.gettempdir()))
     except OSError:
         return []
-    for entry in entries:
-        if _NAME.fullmatch(entry.name) and _is_stale(entry):
-            remove(entry.path)
-            swept.append(entry.path)
-    return swept
+    ours = [entry.path for entry in entries if _NAME.fullmatch(entry.name) and _is_ours(entry)]
+    return liveness.sweep(ours, liveness_of, _removed)
 
 
-def _is_stale(entry: os.DirEntry[str]) -> bool:
+def _is_ours(entry: os.DirEntry[str]) -> bool:
     try:
-        if entry.stat(follow_symlinks=False).st_uid != os.getuid():
-            return False
-        pid, started = Path(entry.path, _OWNER).read_text().split()
-        return not is_same(int(pid), float(started))
-    except FileNotFoundError:
-        # one that is being made, or nothing of ours; or what a process of the job, which outlived its
-        # supervisor for a moment, kept from being removed
-        return _is_forgotten(entry)
-    except (OSError, ValueError):
-        return False
-
-
-def _is_forgotten(entry: os.DirEntry[str]) -> bool:
-    try:
-        if time.time() - entry.stat(follow_symlinks=False).st_mtime < _MAKING:
-            return False
-        return not os.listdir(entry.path)  # noqa: PTH208 - a count, and no objects
+        return (
+            entry.is_dir(follow_symlinks=False)
+            and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        )
     except OSError:
         return False
+
+
+def _removed(folder: str) -> bool:
+    remove_claimed(folder)
+    return not Path(folder).exists()

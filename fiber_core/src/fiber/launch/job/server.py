@@ -74,7 +74,10 @@ class JobServer:
         self._table = JobTable(host)
         folders.sweep()
         # in place of the run's, which is on the parent's host
-        self._directory = folders.make(told.credentials.run_id)
+        self._folder = folders.JobFolder(told.credentials.run_id)
+        # closed in the processes of the job, which may outlive this one
+        self._descriptors.own(self._folder.descriptor)
+        self._directory = self._folder.path
         self._echoes = Echoes(self._wake_line) if orders.tell_output else None
         self._sinks = sinks = open_sinks(
             self._loop, self._descriptors, self._resume, self._echoes, orders.prefix.encode()
@@ -388,4 +391,4 @@ class JobServer:
         self._runner.close()
         for sink in self._sinks:
             sink.drain(_LAST_PATIENCE)
-        folders.remove(self._directory)
+        self._folder.remove()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fiber import values
+from fiber.backend_parts import liveness
+from fiber.backend_parts.liveness import Liveness, Owner, this_place
 from fiber.launch.cgroups import Group, own_groups
 from fiber.model import ResourceRequest
 
@@ -118,7 +121,7 @@ class Confiner:
                 if parent is None:
                     msg = "no control group can be written here"
                     raise OSError(msg)
-                folder = parent / f"{_PREFIX}{os.getpid()}-{job_id}"
+                folder = parent / f"{_prefix()}{job_id}"
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir()
                 folders[controller] = folder
@@ -150,7 +153,7 @@ class Confiner:
                     yield place
 
     def _is_usable(self, place: Path, controller: str) -> bool:
-        folder = place / f"{_PREFIX}{os.getpid()}-probe"
+        folder = place / f"{_prefix()}probe"
         try:
             folder.mkdir()
         except OSError:
@@ -211,10 +214,30 @@ def _can_attach(procs: Path) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
+def _prefix() -> str:
+    """How the names of this process's groups begin: whose they are, and where its number counts."""
+    place = hashlib.sha256(this_place().encode()).hexdigest()[:8]
+    return f"{_PREFIX}{place}-{os.getpid()}-"
+
+
 def _sweep(place: Path) -> None:
-    """Remove groups that supervisors which were killed could not remove."""
-    for folder in place.glob(f"{_PREFIX}*-*"):
-        owner = folder.name[len(_PREFIX) :].partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    """Remove groups of supervisors that are proven to be dead, and could not remove them."""
+    liveness.sweep(list(place.glob(f"{_PREFIX}*-*-*")), _liveness_of, _removed)
+
+
+def _liveness_of(folder: Path) -> Liveness:
+    own, _, _ = _prefix().rpartition(f"{os.getpid()}-")
+    pid, _, _ = folder.name.removeprefix(own).partition("-")
+    if not folder.name.startswith(own) or not pid.isdigit():
+        # of another PID namespace
+        return Liveness.UNKNOWN
+    return Owner(this_place(), int(pid), None).liveness()
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        # there are processes in it
+        return False
+    return True

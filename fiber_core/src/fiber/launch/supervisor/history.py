@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber import values
-from fiber.launch.pids import is_same
+from fiber.backend_parts.liveness import Liveness, Owner, is_same
 from fiber.launch.supervisor.jobs import combine
 from fiber.launch.supervisor.journal import JOURNAL
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
@@ -36,8 +36,8 @@ class JournaledJob:
     parent: str | None
     #: where it runs
     host: str
-    #: process id and start time of its supervisor
-    supervisor: tuple[int, float | None]
+    #: its supervisor
+    supervisor: Owner
     #: when it was submitted, seconds since the epoch
     submitted: float
     #: when it ended, seconds since the epoch
@@ -48,11 +48,13 @@ class JournaledJob:
     start_times: dict[int, float | None] = values.field(factory=dict)
 
     def living(self) -> tuple[int, ...]:
-        """Process ids of it that live and are the ones written down."""
+        """Process ids of it that live and are the ones written down, as far as they are seen here."""
+        is_seen = self.supervisor.is_judged_here
         return tuple(
             p.pid
             for p in self.processes
-            if p.pid is not None
+            if is_seen
+            and p.pid is not None
             and not p.state.is_terminal
             and is_same(p.pid, self.start_times.get(p.pid))
         )
@@ -60,11 +62,21 @@ class JournaledJob:
     def status(self) -> JobStatus:
         """Its status now: what was written down, held against the supervisor that writes it.
 
-        What was not said to have ended when the supervisor was lost was lost with it.
+        What was not said to have ended when the supervisor was lost was lost with it; of a supervisor
+        that cannot be seen from here nothing is known.
         """
-        is_watched = is_same(*self.supervisor)
+        watched = self.supervisor.liveness()
+        is_over = all(p.state.is_terminal for p in self.processes)
+        if watched is Liveness.UNKNOWN and not is_over:
+            return JobStatus(
+                state=JobState.UNKNOWN,
+                message="its processes are in another container or on another host",
+                host=self.host,
+                processes=tuple(self.processes),
+            )
+        is_lost = watched is Liveness.DEAD
         return combine(
-            [p if p.state.is_terminal or is_watched else _lost(p) for p in self.processes],
+            [_lost(p) if is_lost and not p.state.is_terminal else p for p in self.processes],
             host=self.host,
         )
 
@@ -152,7 +164,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             argv=tuple(event["argv"]),
             parent=event["parent"],
             host=event["host"],
-            supervisor=(event["supervisor"][0], event["supervisor"][1]),
+            supervisor=Owner(*event["supervisor"]),
             submitted=event["time"],
             processes=[
                 ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])

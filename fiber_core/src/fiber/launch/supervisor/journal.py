@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber.launch.pids import start_time
+from fiber.backend_parts.liveness import Owner as Process
+from fiber.backend_parts.liveness import start_time
 from fiber.launch.supervisor.jobs import Owner
 from fiber.model import JobSpec, ProcessStatus
 
@@ -37,7 +38,7 @@ class Journal:
         self._on_failure = on_failure
         self._descriptor: int | None = None
         self._broken = False
-        self._start_time = start_time(os.getpid())
+        self._supervisor = Process.current()
 
     def open(self) -> int | None:
         """Open the file; returns its descriptor, which the caller owns, or None."""
@@ -60,7 +61,7 @@ class Journal:
                 "processes": spec.processes,
                 "parent": None if owner is None else owner[0],
                 "host": host,
-                "supervisor": [os.getpid(), self._start_time],
+                "supervisor": list(self._supervisor),
                 "time": time.time(),
             }
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +59,7 @@ class Platform(Kit):
         """What a backend is given when it is loaded."""
         directory = rundir.create(run_id, "kit")
         yield BackendContext(run_id=run_id, run_directory=str(directory))
-        shutil.rmtree(directory, ignore_errors=True)
+        rundir.remove(directory)
 
     @pytest.fixture
     def other(
@@ -75,7 +74,7 @@ class Platform(Kit):
         )
         yield driver
         driver.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        rundir.remove(directory)
 
     @pytest.fixture
     def backend(self) -> Backend:
