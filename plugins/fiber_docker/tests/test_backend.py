@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
 from fiber.model import (
     BackendContext,
@@ -242,20 +243,54 @@ def test_a_job_whose_container_is_gone_has_ended_though_nobody_told(
     assert status.state is JobState.FAILED
 
 
-def test_orphans_of_a_killed_master_are_removed_by_the_next_run(open_backend, run, engine):
+@pytest.fixture
+def leave(engine):
+    """Makes a container as a master does that was killed."""
     from fiber_docker import backend as module
 
-    with contextlib.closing(engine.docker()) as client:
+    def leave(run_id, **labels):
         labels = {
-            "fiber.run": "0badcafe",
+            "fiber.run": run_id,
             "fiber.owner": module._owner(),
             "fiber.detached": "0",
-            # a process of this host that is no more
-            "fiber.master": f"{socket.gethostname()}:4194304:1.0",
+            **{f"fiber.{key}": value for key, value in labels.items()},
         }
-        client.api.create_container(engine.image, ["true"], labels=labels)
-    assert len(engine.containers("0badcafe")) == 1
+        with contextlib.closing(engine.docker()) as client:
+            client.api.create_container(engine.image, ["true"], labels=labels)
+        assert len(engine.containers(run_id)) == 1
+
+    return leave
+
+
+def test_orphans_of_a_killed_master_are_removed_by_the_next_run(open_backend, run, engine, leave):
+    # a process of this host that is no more
+    leave("0badcafe", master=Owner.current()._replace(pid=4194304).encode())
 
     said(run(open_backend(), "true"))
 
     assert engine.containers("0badcafe") == []
+
+
+def test_containers_of_a_master_in_another_container_stay_while_that_runs(
+    open_backend, run, engine, leave
+):
+    # its hostname is ours, and its number is nobody's here
+    master = Owner.current()
+    master = master._replace(place=f"{master.host}/another/1/1", pid=4194304).encode()
+    leave("0badcafe", master=master)
+    with contextlib.closing(engine.docker()) as client:
+        around = client.containers.run(engine.image, ["sleep", "600"], detach=True)
+        leave("0badcaff", **{"master": master, "master-container": around.id})
+
+        said(run(open_backend(), "true"))
+        left = [len(engine.containers(run_id)) for run_id in ("0badcafe", "0badcaff")]
+        around.kill()
+        around.wait()
+        said(run(open_backend(), "true"))
+
+        assert left == [1, 1]
+        # of the one nobody can tell, of the other one the engine does
+        assert [len(engine.containers(run_id)) for run_id in ("0badcafe", "0badcaff")] == [1, 0]
+        around.remove()
+        (left,) = client.containers.list(all=True, filters={"label": "fiber.run=0badcafe"})
+        left.remove()

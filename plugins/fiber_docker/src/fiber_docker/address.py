@@ -36,6 +36,8 @@ class Facts:
     route: str | None = None
     #: the image that this process runs in, where it is in a container itself
     image: str | None = None
+    #: id of that container
+    container: str | None = None
 
 
 def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:

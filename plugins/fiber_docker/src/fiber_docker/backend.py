@@ -247,7 +247,7 @@ class DockerBackend(Backend):
 
     @functools.cached_property
     def _swept(self) -> bool:
-        """True once containers of masters that were killed are removed, of which no run tells."""
+        """True once containers of masters that are proven to be dead are removed."""
         sweep(self._client, _owner())
         return True
 
@@ -266,6 +266,7 @@ class DockerBackend(Backend):
             image=image,
             network=self._config.network or facts.network,
             master=master_mark(),
+            master_container=facts.container,
             owner=_owner(),
             hosts=hosts,
             engine_socket=self._socket_for(spec),

@@ -18,6 +18,7 @@ from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ALONE, MARK, SHARED, SOCKET
+from fiber_docker.orphans import CONTAINER, MASTER
 
 __all__ = ["Plan", "Surroundings", "plan"]
 
@@ -43,6 +44,8 @@ class Surroundings:
     network: str | None = None
     #: who its master is, so that orphans can be told
     master: str = ""
+    #: the container of the same engine that its master runs in; None outside of one
+    master_container: str | None = None
     #: whose jobs these are
     owner: str = ""
     #: names that it can dial, with their addresses
@@ -165,10 +168,12 @@ def _labels(spec: JobSpec, config: DockerConfig, around: Surroundings, kind: str
         f"{PREFIX}name": spec.name,
         f"{PREFIX}argv": json.dumps(spec.argv),
         f"{PREFIX}owner": around.owner,
-        f"{PREFIX}master": around.master,
+        MASTER: around.master,
         f"{PREFIX}detached": str(int(spec.detached)),
         f"{PREFIX}kind": kind,
     }
+    if around.master_container is not None:
+        labels[CONTAINER] = around.master_container
     return labels
 
 

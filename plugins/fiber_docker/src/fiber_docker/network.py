@@ -42,6 +42,7 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
     """As :func:`find`, of an engine that is connected."""
     own = own_container(client)
     image = None if own is None else str(own.get("Config", {}).get("Image") or own["Image"])
+    container = None if own is None else str(own["Id"])
     if own is not None:
         mode = str(own.get("HostConfig", {}).get("NetworkMode", ""))
         joined: dict[str, Any] = own.get("NetworkSettings", {}).get("Networks") or {}
@@ -53,6 +54,7 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
                 network=None if names[0] == _DEFAULT else names[0],
                 own=tuple(filter(None, addresses)),
                 image=image,
+                container=container,
                 address=config.address,
             )
     info = client.call("tell about itself", lambda api: api.info())
@@ -64,6 +66,7 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
         rootless=any("rootless" in str(word) for word in info.get("SecurityOptions") or ()),
         route=_route(client.url),
         image=image,
+        container=container,
     )
 
 
