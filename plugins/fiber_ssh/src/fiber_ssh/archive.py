@@ -31,9 +31,14 @@ def agent_archive() -> tuple[str, bytes]:
     """Digest and bytes of the archive."""
     package = resources.files("fiber_ssh.remote")
     texts = {f"fiber_ssh/remote/{name}.py": package.joinpath(f"{name}.py") for name in _MODULES}
+    # needs no more than Python's own library
+    texts["fiber/backend_parts/liveness.py"] = resources.files("fiber.backend_parts").joinpath(
+        "liveness.py"
+    )
     contents = {name: file.read_bytes() for name, file in texts.items()}
     contents["__main__.py"] = contents.pop("fiber_ssh/remote/__main__.py")
-    contents["fiber_ssh/__init__.py"] = contents["fiber_ssh/remote/__init__.py"] = b""
+    for folder in ("fiber_ssh", "fiber_ssh/remote", "fiber", "fiber/backend_parts"):
+        contents[f"{folder}/__init__.py"] = b""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(contents.items()):

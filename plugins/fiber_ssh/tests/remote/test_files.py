@@ -1,5 +1,6 @@
 """Files are taken by content: what is there is not sent, what changed is placed."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +20,21 @@ class Host:
     def __init__(self, root, archive):
         self.root = root
         self.archive = archive
+
+    @contextlib.contextmanager
+    def taking(self):
+        """Somebody who takes files until the block ends."""
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(self.archive), "files", str(self.root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            entry = ["a", 0o640, "0" * 64]
+            process.stdin.write(pack({"run": "0badcaff", "folder": None, "files": [entry]}))
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["missing"]
+            yield
+            process.kill()
 
     def take(self, files, *, folder=None, spoil=False):
         """Send files by path and content; what was missing and how many were placed."""
@@ -110,3 +126,17 @@ def test_content_that_nobody_asked_for_in_a_month_is_removed(host):
 
     assert host.take({"b": b"two"}) == ([], 0)
     assert not (host.root / "files" / digest(b"one")).exists()
+
+
+def test_content_stays_while_somebody_else_takes_files(host):
+    host.take({"a": b"one", "b": b"two"})
+    content = host.root / "files" / digest(b"one")
+
+    with host.taking():
+        old = time.time() - 40 * 24 * 3600
+        os.utime(content, (old, old))
+        host.take({"b": b"two"})
+        assert content.exists()
+
+    host.take({"b": b"two"})
+    assert not content.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from fiber.backend_parts.liveness import Liveness, lock, sweep
 from fiber_ssh.remote.wire import Data, Decoder, Message
 
 __all__ = ["receive_files"]
@@ -25,7 +27,15 @@ def receive_files(root: str) -> None:
     """Talk to a sender on stdin and stdout until all files are in their folder."""
     store = os.path.join(root, "files")
     os.makedirs(store, mode=0o700, exist_ok=True)
-    _sweep(store)
+    with open(os.path.join(root, "files.lock"), "ab") as users:
+        _sweep(store, users.fileno())
+        with contextlib.suppress(OSError):
+            # where there are no locks nothing is removed
+            fcntl.flock(users, fcntl.LOCK_SH)
+        _receive_files(root, store)
+
+
+def _receive_files(root: str, store: str) -> None:
     said = _said()
     order = _message(next(said))
     folder = os.path.expanduser(order["folder"] or os.path.join(root, "runs", order["run"], "work"))
@@ -64,13 +74,24 @@ def _has(store: str, digest: str) -> bool:
     return True
 
 
-def _sweep(store: str) -> None:
+def _sweep(store: str, users: int) -> None:
+    """Remove content that no run has asked for in a long time, while nobody takes any."""
     oldest = time.time() - _UNUSED
-    for name in os.listdir(store):
-        path = os.path.join(store, name)
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(path).st_mtime < oldest:
-                os.unlink(path)
+    try:
+        is_idle = lock(users)
+    except OSError:
+        is_idle = False
+
+    def liveness_of(path: str) -> Liveness:
+        is_old = os.stat(path).st_mtime < oldest
+        return Liveness.DEAD if is_idle and is_old else Liveness.UNKNOWN
+
+    def remove(path: str) -> bool:
+        os.unlink(path)
+        return True
+
+    if is_idle:
+        sweep([os.path.join(store, name) for name in os.listdir(store)], liveness_of, remove)
 
 
 def _receive(store: str, missing: list[str], said: Iterator[Message | Data]) -> None:

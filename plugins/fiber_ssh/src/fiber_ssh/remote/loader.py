@@ -19,6 +19,38 @@ def _read(count: int) -> bytes:
     return data
 
 
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _own(root: str) -> str:
+    """The folder of this host: hosts of one name may share a home, and must not share jobs."""
+    own = _text("/etc/machine-id") or _text("/proc/sys/kernel/random/boot_id")
+    for folder in (root, root + "-" + own[:8]):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.stat(folder).st_uid != os.getuid():
+            raise OSError(folder + " belongs to another user")
+        path = os.path.join(folder, "machine")
+        if not os.path.exists(path):
+            new = path + "." + str(os.getpid())
+            with open(new, "w", encoding="ascii") as file:
+                file.write(own)
+            try:
+                # whoever is first has it
+                os.link(new, path)
+            except FileExistsError:
+                pass
+            finally:
+                os.unlink(new)
+        if _text(path) == own:
+            return folder
+    raise OSError(root + " belongs to other hosts of this name")
+
+
 def _main() -> None:
     order = json.loads(_read(int(_read(8))).decode())
     archive = _read(order["size"])
@@ -43,14 +75,11 @@ def _main() -> None:
     about["memory"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
     about["seen"] = os.environ.get("SSH_CONNECTION")
     fit = sys.version_info[:2] >= (3, 10)
-    path = os.path.join(root, "agent-" + order["digest"] + ".zip")
-    about["archive"] = path
-    about["root"] = root
+    path = ""
     if fit:
         try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
-            if os.stat(root).st_uid != os.getuid():
-                raise OSError(root + " belongs to another user")
+            root = _own(root)
+            path = os.path.join(root, "agent-" + order["digest"] + ".zip")
             if not os.path.exists(path):
                 new = path + "." + str(os.getpid())
                 with open(new, "wb") as file:
@@ -59,6 +88,8 @@ def _main() -> None:
         except OSError as error:
             about["problem"] = str(error)
             fit = False
+    about["archive"] = path
+    about["root"] = root
     os.write(1, ("fiber-ssh:" + json.dumps(about) + "\n").encode())
     if fit:
         os.execv(sys.executable, [sys.executable, "-I", "-S", path, "session", root])  # noqa: S606 - no shell is right
