@@ -156,18 +156,6 @@ class TestBelongings:
         second.cleanup(first.run)
         site.wait_until_gone(first.run)
 
-    def test_what_a_killed_program_left_is_swept_by_the_next(self, site):
-        dead = site.open(lease=1.0)
-        job = site.start(dead, private=b"x")
-        renewals = dead._belongings[dead.run]
-        renewals._closing.set()
-        age(site.cluster, f"fiber-{dead.run}")
-        next_one = site.open()
-        assert next_one.sweep(dry_run=True) == [dead.run]
-        site.start(next_one)
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
-        site.wait_until_gone(dead.run)
-
     def test_a_run_that_renews_its_lease_is_left_alone(self, site):
         first, second = site.open(), site.open()
         job = site.start(first)
@@ -330,15 +318,3 @@ class TestGroups:
 
 def names(pods):
     return [pod["metadata"]["name"] for pod in pods]
-
-
-def age(cluster, name):
-    """Have a Lease look as if nobody had renewed it for a long time."""
-    from cluster.kinds import of
-
-    def work():
-        store = cluster.parts.store
-        lease = store.get(of("leases"), "default", name)
-        lease["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z"
-
-    cluster.call(work)

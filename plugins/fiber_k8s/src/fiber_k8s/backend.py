@@ -6,9 +6,11 @@ import contextlib
 import functools
 import getpass
 import itertools
+import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,7 @@ from fiber_k8s import logs
 from fiber_k8s.address import is_outside
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.deadlines import Deadlines
 from fiber_k8s.ends import Ends
 from fiber_k8s.execution import kill_processes
 from fiber_k8s.groups import Gangs, start_group
@@ -39,7 +42,7 @@ from fiber_k8s.room import Room
 from fiber_k8s.run import Belongings
 from fiber_k8s.status import gone, job_of, status_of
 from fiber_k8s.streams import Streams
-from fiber_k8s.sweeping import sweep, sweep_finished
+from fiber_k8s.sweeping import Sweeper, sweep_finished
 from fiber_k8s.watch import Watch
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = ["K8sBackend"]
+
+log = logging.getLogger("fiber")
 
 #: seconds that a Lease outlasts the silence after which processes end by themselves
 _LONGER = 10.0
@@ -76,8 +81,17 @@ class K8sBackend(Backend):
         )
         self._gangs = Gangs(self._client, self._starter, config)
         self._room = Room(self._client, context.providers)
+        self._deadlines = Deadlines("fiber-k8s-deadlines")
         self._ends = Ends(
-            self.name, self._client, config, self._feed, self._starter, self._gangs, self._room
+            self.name,
+            self._client,
+            config,
+            self._feed,
+            self._starter,
+            self._gangs,
+            self._room,
+            self._deadlines,
+            self._taken,
         )
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
@@ -232,9 +246,33 @@ class K8sBackend(Backend):
         self._client.delete("secrets", name)
 
     def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove what belongs to programs that are gone, and programs that have ended."""
-        runs = sweep(self._client, dry_run=dry_run)
-        return [*runs, *sweep_finished(self._client, dry_run=dry_run)]
+        """Remove what belongs to programs that are proven to be gone, and programs that have ended.
+
+        Where it takes time to prove it, that is said, and waited for.
+        """
+        sweeper, runs = Sweeper(self._client, dry_run=dry_run), list[str]()
+        told: float | None = None
+        while True:
+            look = sweeper.look()
+            runs += look.removed
+            if not look.observed:
+                break
+            if told is None:
+                told = max(look.observed.values())
+                log.warning(
+                    "fiber: waiting %.0f s to see whether programs that do not renew their Leases are "
+                    "there (%s)",
+                    told,
+                    ", ".join(sorted(look.observed)),
+                )
+            # time itself is what is waited for
+            time.sleep(min(look.interval, max(look.observed.values())))
+        for run_id, doubt in sorted(look.kept.items()):
+            log.warning(
+                "fiber: run %s is kept: nobody renews its Lease, but %s", run_id, doubt.value
+            )
+        # a dry run finds those that are over in each look
+        return [*dict.fromkeys(runs), *sweep_finished(self._client, dry_run=dry_run)]
 
     # -- the platform -------------------------------------------------------------------------
 
@@ -281,7 +319,7 @@ class K8sBackend(Backend):
             for watch in watches:
                 stack.callback(watch.close)
             stack.callback(self._starter.close)
-            stack.callback(self._ends.close)
+            stack.callback(self._deadlines.close)
             for one in belongings:
                 stack.callback(one.close)
             stack.callback(self._end_all)
@@ -302,9 +340,31 @@ class K8sBackend(Backend):
 
     @functools.cached_property
     def _swept(self) -> bool:
-        """True once what belongs to programs that are gone was asked to be removed."""
-        self._starter.do(functools.partial(sweep, self._client))
+        """True once it is being seen to that what belongs to programs that are gone is removed."""
+        sweeper = Sweeper(self._client)
+        self._starter.do(functools.partial(self._look, sweeper))
         return True
+
+    def _look(self, sweeper: Sweeper) -> None:
+        """Look at others' Leases, again and again while there are some that may be removed."""
+        try:
+            look = sweeper.look()
+        except BackendError as error:
+            # the next program does it
+            log.debug("fiber: what programs left that are gone is not looked for: %s", error)
+            return
+        if look.removed:
+            log.info("fiber: removed what runs left whose programs are gone: %s", look.removed)
+        if look.observed:
+            again = functools.partial(self._starter.do, functools.partial(self._look, sweeper))
+            self._deadlines.set("sweep", min(look.interval, max(look.observed.values())), again)
+
+    def _taken(self, run_id: str) -> None:
+        """Somebody else removes pods of a run: perhaps the cluster, for its Lease is gone."""
+        with self._lock:
+            belongings = self._belongings.get(run_id)
+        if belongings is not None:
+            belongings.doubt()
 
     def _run(self, run_id: str) -> Belongings:
         _ = self._swept

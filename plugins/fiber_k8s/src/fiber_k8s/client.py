@@ -306,20 +306,32 @@ class Client:
         group: str = "",
         grace: int | None = None,
         uid: str | None = None,
+        version: str | None = None,
     ) -> bool:
-        """Delete an object and what it owns; False where it is gone already."""
+        """Delete an object and what it owns; False where it is gone already.
+
+        Args:
+            kind: plural, such as ``pods``.
+            name: of it.
+            group: of the API with its version.
+            grace: seconds that a pod is given.
+            uid: of the object that is meant; False where another one has its name.
+            version: its resource version; False where it was changed since.
+        """
         body: dict[str, Any] = {
             "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
         }  # fmt: skip
         if grace is not None:
             body["gracePeriodSeconds"] = grace
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": version}
+        conditions = {key: value for key, value in conditions.items() if value is not None}
+        if conditions:
+            body["preconditions"] = conditions
         try:
             self.call("DELETE", self.path(kind, name, group=group), f"delete {name}", body=body)
         except ApiError as error:
             # with another uid it is another one of that name
-            if error.status == 404 or (uid is not None and error.status == 409):
+            if error.status == 404 or (conditions and error.status == 409):
                 return False
             raise
         return True

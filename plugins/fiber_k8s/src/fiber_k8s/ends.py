@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -72,6 +72,8 @@ class Ends:
         starter: what was submitted here, and hands for slow calls.
         gangs: told of members that are gone.
         room: what nodes have.
+        deadlines: calls at their time.
+        on_taken: called with the run of a pod that is being removed, and not by this program.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Ends:
         starter: Starter,
         gangs: Gangs,
         room: Room,
+        deadlines: Deadlines,
+        on_taken: Callable[[str], None],
     ) -> None:
         self._backend = backend
         self._client = client
@@ -91,7 +95,8 @@ class Ends:
         self._starter = starter
         self._gangs = gangs
         self._room = room
-        self._deadlines = Deadlines("fiber-k8s-deadlines")
+        self._deadlines = deadlines
+        self._on_taken = on_taken
         self._slow = Slow(client, self._deadlines, feed.publish)
         self._changed = threading.Condition()
         #: pods that are there, with their labels
@@ -119,9 +124,13 @@ class Ends:
         self._slow.drop(job.id)
         with self._changed:
             self._there[job.id] = pod["metadata"].get("labels") or {}
+            is_taken = is_leaving(pod) and job.id not in self._asked
         if status.state.is_terminal:
             self._end(job, status, pod)
             return
+        if is_taken:
+            # before others are started in its place
+            self._on_taken(job.run_id)
         self._feed.publish(job, status)
         if is_leaving(pod):
             self._deadlines.set(
@@ -149,11 +158,14 @@ class Ends:
         self._deadlines.drop((job.id, _LEAVING))
         with self._changed:
             is_told = job.id in self._ending
+            is_taken = job.id not in self._asked and not status_of(pod).state.is_terminal
             self._there.pop(job.id, None)
             self._lost.discard(job.id)
             self._asked.discard(job.id)
             self._killed.discard(job.id)
             self._changed.notify_all()
+        if is_taken:
+            self._on_taken(job.run_id)
         if not is_told:
             self._feed.publish(job, gone(pod))
         self._forget(job.id)
@@ -237,10 +249,6 @@ class Ends:
             with self._changed:
                 if not self._left(wanted):
                     self._changed.wait(min(left, _LOOK))
-
-    def close(self) -> None:
-        """Wait for nothing any more. Idempotent."""
-        self._deadlines.close()
 
     # -- within
 

@@ -72,6 +72,12 @@ RULES = (
         why="a Lease owns what a run has, so that nothing is left when its program is killed",
     ),
     Rule(
+        resource="pods",
+        verbs=("patch",),
+        why="keeping jobs where somebody deletes the Lease that they belong to",
+        needed=False,
+    ),
+    Rule(
         resource="events",
         verbs=("list",),
         why="telling why a pod waits: an autoscaler at work, a volume that is missing",

@@ -8,32 +8,49 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendError, SubmitError
 from fiber.launch.private import KEY_BYTES, seal
-from fiber_k8s.client import Client
+from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX, label_value, object_name
 
-__all__ = ["LEASES", "Belongings", "lease_body", "owner_reference", "secret_body"]
+__all__ = [
+    "CONTAINER",
+    "LEASES",
+    "OWNER",
+    "RENEWALS",
+    "Belongings",
+    "lease_body",
+    "owner_reference",
+    "secret_body",
+]
 
 log = logging.getLogger("fiber")
 
 #: group and version of Leases
 LEASES = "coordination.k8s.io/v1"
-#: seconds between two renewals, as a part of how long the Lease lasts
-_RENEWALS = 4.0
-#: failed renewals, one after the other, that are worth a word
-_FAILURES = 2
+#: annotations of a Lease: the process that made it, and the container of its pod which that was in
+OWNER, CONTAINER = f"{PREFIX}owner", f"{PREFIX}container"
+#: how often a Lease is renewed in the time that it lasts
+RENEWALS = 4.0
+#: seconds after which a renewal that failed is tried again
+_AGAIN = 2.0
+#: seconds for which somebody who starts a job waits for a Lease to be renewed
+_PATIENCE = 60.0
+_MERGE = "application/merge-patch+json"
 
 
 class Belongings:
     """The Lease and the Secret of one run, made when they are first needed; thread-safe.
 
     The Lease is renewed while this is open. What it owns the cluster removes after it; where its
-    owner, the program's own pod, is deleted, it goes itself.
+    owner, the program's own pod, is deleted, it goes itself. Where somebody else deletes it, it is
+    made again, for what is created under one that is gone the cluster removes at once.
 
     Args:
         client: the cluster.
@@ -47,11 +64,18 @@ class Belongings:
         self._run_id = run_id
         self._duration = duration
         self._user = user
+        #: held by those who use the Lease and the Secret
         self._lock = threading.Lock()
+        #: held by whoever renews the Lease, and taken before the other one
+        self._renewing = threading.Lock()
         self._key = secrets.token_bytes(KEY_BYTES)
+        self._parent: Mapping[str, Any] | None = None
         self._lease: Mapping[str, Any] | None = None
         self._has_secret = False
-        self._closing = threading.Event()
+        #: set where something speaks for it that the Lease is gone
+        self._in_doubt = False
+        self._closing = False
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -69,13 +93,26 @@ class Belongings:
             SubmitError: the cluster refused it.
         """
         with self._lock:
-            if self._lease is None:
-                self._lease = self._make_lease(parent)
+            lease = self._lease
+            if lease is None:
+                self._parent = parent
+                lease = self._lease = self._make_lease()
                 self._thread = threading.Thread(
                     target=self._renew, name="fiber-k8s-lease", daemon=True
                 )
                 self._thread.start()
-            return owner_reference(self._lease)
+        if self._in_doubt:
+            # whatever it owned would be removed as soon as it is created
+            try:
+                self._renew_once(_PATIENCE)
+            except SubmitError:
+                raise
+            except BackendError as error:
+                # what is created next tells as well that the cluster is away
+                log.debug("fiber: whether the run's Lease is there is not known: %s", error)
+            with self._lock:
+                lease = self._lease or lease
+        return owner_reference(lease)
 
     def seal(self, private: bytes, owner: Mapping[str, Any] | None) -> str:
         """A job's private bytes, for those who have the Secret; it is made with the first call.
@@ -85,14 +122,19 @@ class Belongings:
         """
         with self._lock:
             if not self._has_secret:
-                body = secret_body(self.name, self._run_id, self._key, owner)
-                self._client.create("secrets", body, "create the run's Secret")
+                self._make_secret(owner)
                 self._has_secret = True
         return seal(private, self._key)
 
+    def doubt(self) -> None:
+        """A pod of the run is being removed, and not by this program: see whether the Lease is there."""
+        self._in_doubt = True
+        self._wake.set()
+
     def close(self) -> None:
         """End renewing, and delete the Lease with what it owns. Idempotent."""
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         thread = self._thread
         if thread is not None:
             thread.join()
@@ -107,12 +149,38 @@ class Belongings:
 
     # -- within
 
-    def _make_lease(self, parent: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _make_lease(self) -> Mapping[str, Any]:
         body = lease_body(
-            self.name, self._run_id, self._duration, self._client.now(), self._user, parent
+            self.name,
+            self._run_id,
+            self._duration,
+            self._client.now(),
+            self._user,
+            self._parent,
+            self._container(),
         )
-        made = self._client.create("leases", body, "create the run's Lease", group=LEASES)
+        made = self._client.create(
+            "leases",
+            body,
+            "create the run's Lease",
+            group=LEASES,
+            is_wanted=lambda: not self._closing,
+        )
         return self._find_lease() if made is None else made
+
+    def _container(self) -> str | None:
+        """The container of the program's own pod that this is; None where that is not known."""
+        if self._parent is None:
+            return None
+        inside = self._client.connection.inside
+        if inside is not None and inside.container is not None:
+            return inside.container
+        names = [one["name"] for one in self._parent["spec"]["containers"]]
+        return names[0] if len(names) == 1 else None
+
+    def _make_secret(self, owner: Mapping[str, Any] | None) -> None:
+        body = secret_body(self.name, self._run_id, self._key, owner)
+        self._client.create("secrets", body, "create the run's Secret")
 
     def _find_lease(self) -> Mapping[str, Any]:
         """The Lease that was made by a try whose answer was lost: its owner's id is needed."""
@@ -126,27 +194,124 @@ class Belongings:
         raise SubmitError(msg)
 
     def _renew(self) -> None:
-        path = self._client.path("leases", self.name, group=LEASES)
-        failures = 0
-        while not self._closing.wait(self._duration / _RENEWALS):
-            body = {"spec": {"renewTime": micro_time(self._client.now())}}
+        interval = self._duration / RENEWALS
+        wait, failing, is_told = interval, 0.0, False
+        while True:
+            self._wake.wait(wait)
+            self._wake.clear()
+            if self._closing:
+                return
+            began = time.monotonic()
+            try:
+                self._renew_once()
+            except BackendError as error:
+                # one that was late is made up for soon: others wait for it where the cluster was away
+                wait = min(interval, _AGAIN)
+                failing += time.monotonic() - began + wait
+                # one try may fail by itself: balancers close connections that were quiet for a while
+                if failing > interval and not is_told:
+                    is_told = True
+                    log.warning("fiber: the run's Lease is not renewed: %s", error)
+            else:
+                wait, failing, is_told = interval, 0.0, False
+
+    def _renew_once(self, patience: float = 0.0) -> None:
+        """Renew the Lease; make it again where somebody deleted it.
+
+        Args:
+            patience: seconds for which it is tried where the cluster is away or busy.
+
+        Raises:
+            BackendError: neither can be done now.
+        """
+        until = time.monotonic() + patience
+        with self._renewing:
+            doubted, self._in_doubt = self._in_doubt, False
             try:
                 self._client.call(
                     "PATCH",
-                    path,
+                    self._client.path("leases", self.name, group=LEASES),
                     "renew the run's Lease",
-                    body=body,
-                    content_type="application/merge-patch+json",
-                    timeout=self._duration / _RENEWALS,
+                    body={"spec": {"renewTime": micro_time(self._client.now())}},
+                    content_type=_MERGE,
+                    timeout=self._duration / RENEWALS,
+                    again=lambda _: time.monotonic() < until and not self._closing,
                 )
-                failures = 0
             except BackendError as error:
-                failures += 1
-                # one try may fail by itself: balancers close connections that were quiet for a while
-                if failures == _FAILURES:
-                    log.warning(
-                        "fiber: the run's Lease is not renewed, others may end it: %s", error
-                    )
+                self._in_doubt = self._in_doubt or doubted
+                if not _is_gone(error) or self._closing:
+                    raise
+                self._in_doubt = True
+                self._replace()
+                self._in_doubt = False
+
+    def _replace(self) -> None:
+        """Make the Lease again, and give it what the one before had, as far as that is there."""
+        with self._lock:
+            former = self._lease
+            if former is None:
+                return
+            try:
+                self._lease = self._make_lease()
+            except BackendError as error:
+                msg = (
+                    f"the run's Lease {self.name} was deleted by somebody else, and the cluster ends "
+                    f"the run's jobs; it cannot be made again: {error}"
+                )
+                raise SubmitError(msg) from error
+            owner = owner_reference(self._lease)
+            if self._has_secret:
+                # where this fails the next job makes it
+                self._has_secret = False
+                # the cluster removes it with its owner, now or later
+                self._client.delete("secrets", self.name)
+                self._make_secret(owner)
+                self._has_secret = True
+        log.warning(
+            "fiber: the run's Lease %s was deleted by somebody else; it was made again, and jobs that the "
+            "cluster ends meanwhile are lost",
+            self.name,
+        )
+        try:
+            self._hand_over(former["metadata"]["uid"], owner)
+        except BackendError as error:
+            log.warning(
+                "fiber: pods of the run are removed with its former Lease, for they cannot be handed "
+                "over to the new one: %s",
+                error,
+            )
+
+    def _hand_over(self, former: str, owner: Mapping[str, Any]) -> None:
+        """Have pods of a Lease that is gone, which the cluster has not removed yet, belong to another."""
+        for pod in self._client.pods(f"{PREFIX}run={self._run_id}"):
+            metadata = pod["metadata"]
+            owners = metadata.get("ownerReferences") or []
+            if metadata.get("deletionTimestamp") or former not in {one["uid"] for one in owners}:
+                continue
+            body = {
+                "metadata": {
+                    "uid": metadata["uid"],
+                    "ownerReferences": [
+                        dict(owner) if one["uid"] == former else one for one in owners
+                    ],
+                }
+            }
+            try:
+                self._client.call(
+                    "PATCH",
+                    self._client.path("pods", metadata["name"]),
+                    f"hand pod {metadata['name']} over to the run's new Lease",
+                    body=body,
+                    content_type=_MERGE,
+                )
+            except ApiError as error:
+                # it is gone meanwhile, or another one has its name
+                if error.status not in (404, 409):
+                    raise
+
+
+def _is_gone(error: BackendError) -> bool:
+    return isinstance(error, ApiError) and error.status == 404
 
 
 def lease_body(
@@ -156,6 +321,7 @@ def lease_body(
     now: float,
     user: str,
     parent: Mapping[str, Any] | None,
+    container: str | None = None,
 ) -> dict[str, Any]:
     """The body of the call that creates a run's Lease.
 
@@ -166,13 +332,17 @@ def lease_body(
         now: seconds since the epoch.
         user: whose run it is.
         parent: the pod that owns it.
+        container: the one of that pod in which the program runs, where that is known.
     """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     if label_value(user):
         labels[f"{PREFIX}user"] = label_value(user)
-    metadata: dict[str, Any] = {"name": name, "labels": labels}
+    annotations = {OWNER: Owner.current().encode()}
+    metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": annotations}
     if parent is not None:
         metadata["ownerReferences"] = [owner_reference(parent)]
+    if container is not None:
+        annotations[CONTAINER] = container
     return {
         "apiVersion": LEASES,
         "kind": "Lease",

@@ -23,6 +23,8 @@ __all__ = [
     "doubt_of",
     "gone",
     "grace_left",
+    "has_ended",
+    "has_running_container",
     "is_leaving",
     "is_slow",
     "job_of",
@@ -178,6 +180,26 @@ def lost(pod: Mapping[str, Any]) -> JobStatus:
     host = (pod.get("spec") or {}).get("nodeName")
     words = f"it was to end, and {host or 'its node'} does not confirm it: the node, or the way there, is lost"  # fmt: skip
     return _failed(ReasonKind.NODE_LOST, words, _KILLED, host)
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """True for a pod none of whose containers will run any more."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def has_running_container(pod: Mapping[str, Any]) -> bool:
+    """True for a pod with a process that lives, or may for all that its node has said."""
+    told = pod.get("status") or {}
+    if has_ended(pod):
+        return False
+    statuses = [
+        one
+        for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+        for one in told.get(kind) or ()
+    ]
+    if not statuses:
+        return told.get("phase") in {"Running", "Unknown"}
+    return any("running" in (one.get("state") or {}) for one in statuses)
 
 
 def gone(pod: Mapping[str, Any]) -> JobStatus:

@@ -12,7 +12,7 @@ import pytest
 import soak
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.sweeping import sweep
+from fiber_k8s.sweeping import Sweeper
 from k8s_masters import Ends
 
 SQUARES = """
@@ -192,7 +192,8 @@ def test_a_long_outage_is_nobodys_death(masters, kube):
 
 
 def test_a_masters_processes_end_with_their_lease_and_a_sweep_removes_the_rest(masters, kube, ends):
-    sweeper = Client(K8sConfig(kubeconfig=str(kube.kubeconfig)))
+    client = Client(K8sConfig(kubeconfig=str(kube.kubeconfig)))
+    sweeper = Sweeper(client)
     for current in soak.rounds("dead masters", 8):
         name = masters.start(SQUARES, env={"FIBER_LEASE": str(LEASE)})
         masters.wait_for_workers(3)
@@ -208,10 +209,11 @@ def test_a_masters_processes_end_with_their_lease_and_a_sweep_removes_the_rest(m
         assert kube.get("pods", name) is not None
         assert kube.objects("leases") != []
         deadline = time.monotonic() + 60
-        while not sweep(sweeper):
+        # of the master's own pod the cluster says that it has ended
+        while not sweeper.look().removed:
             assert time.monotonic() < deadline, kube.objects("leases")
             # a Lease says by itself when it is over, and nobody tells of that
             time.sleep(1.0)
         masters.wait_until_gone()
         kube.delete_pod(name, grace=0)
-    sweeper.close()
+    client.close()

@@ -1,0 +1,221 @@
+"""A run keeps its Lease, also where somebody else deletes it."""
+
+import base64
+import contextlib
+import logging
+import threading
+
+import pytest
+
+from cluster import Act
+from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber_k8s.client import ApiError, Client
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.run import LEASES, Belongings
+
+
+class Server:
+    """Answers what a run asks of the cluster, and remembers it."""
+
+    namespace = "default"
+
+    def __init__(self):
+        self.asked = []
+        self.made = 0
+        #: what becomes of a call, by its method and kind
+        self.refusals = {}
+        self.pod_list = []
+        self._changed = threading.Condition()
+
+    def now(self):
+        return 0.0
+
+    def path(self, kind, name="", sub="", *, group=""):
+        return f"{kind}/{name}"
+
+    def pods(self, selector):
+        return self.pod_list
+
+    def call(self, method, path, what, **options):
+        self._note(method, path, options.get("body"))
+        return {}
+
+    def create(self, kind, body, what, **options):
+        self._note("POST", kind, body)
+        self.made += 1
+        return {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.made}"}}
+
+    def delete(self, kind, name, **options):
+        self._note("DELETE", f"{kind}/{name}", options)
+        return True
+
+    def _note(self, method, path, body):
+        with self._changed:
+            self.asked.append((method, path, body))
+            self._changed.notify_all()
+        refusal = self.refusals.get((method, path.partition("/")[0]))
+        if refusal is not None:
+            raise refusal
+
+    def of(self, method, kind):
+        with self._changed:
+            return [
+                body for done, path, body in self.asked
+                if done == method and path.partition("/")[0] == kind
+            ]  # fmt: skip
+
+    def until(self, method, kind, count):
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.of(method, kind)) >= count, 30)
+
+
+def refused(status):
+    return ApiError("no", status)
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def run(server):
+    run = Belongings(server, "0badcafe", 40.0, "me")
+    yield run
+    server.refusals.clear()
+    run.close()
+
+
+class TestADeletedLease:
+    @pytest.fixture(autouse=True)
+    def gone(self, server, run):
+        run.owner(None)
+        run.seal(b"x", None)
+        server.refusals["PATCH", "leases"] = refused(404)
+
+    def test_it_is_made_again_before_anything_is_created_under_it(self, server, run, caplog):
+        run.doubt()
+        with caplog.at_level(logging.WARNING, "fiber"):
+            owner = run.owner(None)
+        # a Lease and a Secret before, and after
+        assert owner["uid"] == "uid-3"
+        before, after = server.of("POST", "secrets")
+        assert before["data"] == after["data"]
+        assert after["metadata"]["ownerReferences"] == [owner]
+        assert server.of("DELETE", "secrets") != []
+        assert "was deleted by somebody else; it was made again" in caplog.text
+
+    def test_it_is_made_again_though_nothing_is_created(self, server, run):
+        run.doubt()
+        server.until("POST", "secrets", 2)
+
+    def test_pods_that_are_there_belong_to_the_new_one(self, server, run):
+        def pod(name, *owners, **metadata):
+            owners = [{"kind": "Lease", "uid": uid} for uid in owners]
+            return {"metadata": {"name": name, "uid": name, "ownerReferences": owners, **metadata}}
+
+        server.pod_list = [
+            pod("a", "another", "uid-1"),
+            pod("b", "uid-1", deletionTimestamp="2026-11-20T10:00:00Z"),
+            pod("c", "another"),
+            pod("d"),
+        ]
+        run.doubt()
+        new = run.owner(None)
+        server.until("PATCH", "pods", 1)
+        assert server.of("PATCH", "pods") == [
+            {
+                "metadata": {
+                    "uid": "a",
+                    "ownerReferences": [{"kind": "Lease", "uid": "another"}, new],
+                }
+            }
+        ]
+
+    def test_without_the_right_to_hand_pods_over_that_is_said(self, server, run, caplog):
+        server.pod_list = [
+            {"metadata": {"name": "a", "uid": "a", "ownerReferences": [{"uid": "uid-1"}]}}
+        ]
+        server.refusals["PATCH", "pods"] = refused(403)
+        run.doubt()
+        with caplog.at_level(logging.WARNING, "fiber"):
+            assert run.owner(None)["uid"] == "uid-3"
+        assert "cannot be handed over to the new one: no" in caplog.text
+
+    def test_where_it_cannot_be_made_again_nothing_is_started_and_that_is_said(self, server, run):
+        server.refusals["POST", "leases"] = SubmitError("forbidden")
+        run.doubt()
+        with pytest.raises(
+            SubmitError,
+            match="deleted by somebody else, and the cluster ends the run's jobs; it cann",
+        ):
+            run.owner(None)
+        server.refusals.clear()
+        assert run.owner(None)["uid"] == "uid-1"
+
+    def test_one_that_is_deleted_at_the_end_is_not_made_again(self, server, run):
+        run.close()
+        run.doubt()
+        assert len(server.of("POST", "leases")) == 1
+
+
+def test_where_the_cluster_is_away_a_job_waits_for_it(server, run):
+    run.owner(None)
+    answers = iter([BackendUnavailableError("away"), BackendUnavailableError("away")])
+
+    def call(method, path, what, again=None, **options):
+        for error in answers:
+            assert again(error)
+        return {}
+
+    server.call = call
+    run.doubt()
+    assert run.owner(None)["uid"] == "uid-1"
+
+
+def test_a_renewal_that_failed_is_tried_again_soon(server, run, monkeypatch):
+    monkeypatch.setattr("fiber_k8s.run._AGAIN", 0.05)
+    run.owner(None)
+    server.refusals["PATCH", "leases"] = refused(503)
+    run.doubt()
+    # the next one in its turn would be in ten seconds
+    server.until("PATCH", "leases", 3)
+
+
+class TestOnACluster:
+    @pytest.fixture
+    def delete(self, site):
+        """Deletes the Lease of a run, as an administrator does."""
+        config = K8sConfig(kubeconfig=str(site.cluster.kubeconfig))
+        with contextlib.closing(Client(config)) as client:
+            yield lambda backend: client.delete("leases", f"fiber-{backend.run}", group=LEASES)
+
+    def test_jobs_that_are_started_after_their_lease_was_deleted_run(self, site, backend, delete):
+        first = site.start(backend, private=b"x")
+        backend.told.running(first)
+        before = site.cluster.get("secrets", f"fiber-{backend.run}")["data"]["key"]
+        assert delete(backend)
+        backend.told.end(first)
+
+        # as a pool does
+        others = [site.start(backend, private=b"x") for _ in range(4)]
+
+        for job in others:
+            backend.told.running(job)
+        lease = site.cluster.get("leases", f"fiber-{backend.run}")
+        for job in others:
+            (owner,) = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
+            assert owner["uid"] == lease["metadata"]["uid"]
+        secret = site.cluster.get("secrets", f"fiber-{backend.run}")
+        assert secret["metadata"]["ownerReferences"] == [owner]
+        # those that were sealed before can be opened still
+        assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
+
+    def test_nothing_is_left_of_such_a_run_at_its_end(self, site, backend, delete):
+        first = site.start(backend, private=b"x")
+        backend.told.running(first)
+        delete(backend)
+        backend.told.end(first)
+        backend.told.running(site.start(backend, Act(), private=b"x"))
+        backend.close()
+        site.wait_until_gone(backend.run)
