@@ -93,7 +93,13 @@ def _check_connections(links: Sequence[HostLink], config: SshConfig) -> Iterator
     if not links:
         return
     reaching = Reaching(config, lambda: links)
-    with _listening(config) as url:
+    with contextlib.ExitStack() as stack:
+        try:
+            url = stack.enter_context(_listening(config))
+        except OSError as error:
+            detail = f"this program cannot listen for its processes: {error}"
+            yield Check(name="connections", ok=False, detail=detail, fix="set FIBER_SSH_ADDRESS")
+            return
         for link in links:
             name = f"host {link.host.name}: connections"
             try:
