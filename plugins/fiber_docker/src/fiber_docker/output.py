@@ -31,11 +31,17 @@ class Pump:
         self._prefixes = {number: LinePrefix(prefix) for number in (STDOUT, STDERR)}
         self._tail = LineTail(_TAIL)
         self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._begun = False
         self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
 
     def begin(self) -> None:
-        """Start copying; once, whether or not the container was started."""
-        self._thread.start()
+        """Start copying, unless it was closed; once, whether or not the container was started."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._begun = True
+            self._thread.start()
 
     def last_words(self, timeout: float) -> tuple[str, ...]:
         """The last lines, once all have come, or after ``timeout`` seconds."""
@@ -43,7 +49,12 @@ class Pump:
         return self._tail.lines()
 
     def join(self, timeout: float) -> None:
-        """Wait for its end, then close it."""
+        """Wait for its end, then close it; of one that has not begun, at once."""
+        with self._lock:
+            if not self._begun:
+                self._stream.close()
+                self._ended.set()
+                return
         self._ended.wait(timeout)
         self._stream.close()
         self._ended.wait()
