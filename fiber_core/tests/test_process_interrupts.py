@@ -97,6 +97,7 @@ class Program:
                 stdout=its,
                 stderr=its,
                 cwd=folder,
+                env={**os.environ, "PYTHON_COLORS": "0", "TERM": "dumb"},
                 start_new_session=True,
             )
 

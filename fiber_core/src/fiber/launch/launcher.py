@@ -420,6 +420,7 @@ class Launcher:
             return False
         if not self._overseer.signal(child, None, signal.SIGINT):
             # its supervisor cannot be reached, or is not there yet
+            self._expect_end(child)
             self._runtime.backend.terminate(child.job)
         return True
 
