@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 from fiber.launch.supervisor.output import LineBuffer, LinePrefix, LineTail
 from fiber_docker.stream import STDERR, STDOUT, Stream
@@ -12,6 +13,8 @@ __all__ = ["Pump", "write"]
 
 #: seconds after which the beginning of a line is passed on without its end
 _PARTIAL = 0.1
+#: seconds that an engine may take to hand over what a container wrote last
+_LATE = 5.0
 #: last lines that are remembered
 _TAIL = 20
 _turn = threading.Lock()
@@ -33,6 +36,7 @@ class Pump:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._begun = False
+        self._is_writing = False
         self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
 
     def begin(self) -> None:
@@ -44,8 +48,16 @@ class Pump:
             self._thread.start()
 
     def last_words(self, timeout: float) -> tuple[str, ...]:
-        """The last lines, once all have come, or after ``timeout`` seconds."""
-        self._ended.wait(timeout)
+        """The last lines, once all have come.
+
+        Args:
+            timeout: seconds to wait where nobody reads what this process writes; of an engine that is
+                busy, or a machine, they are waited for longer.
+        """
+        until = time.monotonic() + max(timeout, _LATE)
+        while not self._ended.wait(timeout):
+            if self._is_writing or time.monotonic() > until:
+                break
         return self._tail.lines()
 
     def join(self, timeout: float) -> None:
@@ -85,7 +97,9 @@ class Pump:
             self._put(number, buffer.flush())
 
     def _put(self, number: int, data: bytes) -> None:
+        self._is_writing = True
         write(number, self._prefixes[number].feed(data))
+        self._is_writing = False
 
 
 def write(number: int, data: bytes) -> None:
