@@ -109,6 +109,8 @@ class Ends:
         self._asked: set[str] = set()
         #: those of them that were to be killed
         self._killed: set[str] = set()
+        #: pods that have ended, and that are deleted from here
+        self._removed: set[str] = set()
         #: how many follow the log of a pod here
         self._readers: Counter[str] = Counter()
         #: whether it was said that nobody knows if a pod waits in vain
@@ -124,13 +126,13 @@ class Ends:
         self._slow.drop(job.id)
         with self._changed:
             self._there[job.id] = pod["metadata"].get("labels") or {}
-            is_taken = is_leaving(pod) and job.id not in self._asked
-        if status.state.is_terminal:
-            self._end(job, status, pod)
-            return
+            is_taken = is_leaving(pod) and not self._is_ours(job.id)
         if is_taken:
             # before others are started in its place
             self._on_taken(job.run_id)
+        if status.state.is_terminal:
+            self._end(job, status, pod)
+            return
         self._feed.publish(job, status)
         if is_leaving(pod):
             self._deadlines.set(
@@ -158,7 +160,8 @@ class Ends:
         self._deadlines.drop((job.id, _LEAVING))
         with self._changed:
             is_told = job.id in self._ending
-            is_taken = job.id not in self._asked and not status_of(pod).state.is_terminal
+            is_taken = not self._is_ours(job.id)
+            self._removed.discard(job.id)
             self._there.pop(job.id, None)
             self._lost.discard(job.id)
             self._asked.discard(job.id)
@@ -364,7 +367,14 @@ class Ends:
                 return True
         return is_scaling(self._client, job.id)
 
+    def _is_ours(self, job_id: str) -> bool:
+        """True for a pod that is deleted from here, where it is deleted; with the lock held."""
+        return job_id in self._asked or job_id in self._removed
+
     def _delete(self, name: str) -> None:
+        with self._changed:
+            if name in self._there:
+                self._removed.add(name)
         try:
             self._client.delete("pods", name, grace=1)
         except FiberError as error:

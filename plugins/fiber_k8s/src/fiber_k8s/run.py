@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,6 +18,7 @@ from fiber.exceptions import BackendError, SubmitError
 from fiber.launch.private import KEY_BYTES, seal
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX, label_value, object_name
+from fiber_k8s.pacing import Patience
 
 __all__ = [
     "CONTAINER",
@@ -40,8 +41,6 @@ OWNER, CONTAINER = f"{PREFIX}owner", f"{PREFIX}container"
 RENEWALS = 4.0
 #: seconds after which a renewal that failed is tried again
 _AGAIN = 2.0
-#: seconds for which somebody who starts a job waits for a Lease to be renewed
-_PATIENCE = 60.0
 _MERGE = "application/merge-patch+json"
 
 
@@ -104,12 +103,10 @@ class Belongings:
         if self._in_doubt:
             # whatever it owned would be removed as soon as it is created
             try:
-                self._renew_once(_PATIENCE)
-            except SubmitError:
-                raise
-            except BackendError as error:
-                # what is created next tells as well that the cluster is away
-                log.debug("fiber: whether the run's Lease is there is not known: %s", error)
+                self._renew_once(Patience("renew the run's Lease").lasts)
+            except ApiError as error:
+                # it is there, or what is created next is refused as well
+                log.debug("fiber: the run's Lease is not renewed: %s", error)
             with self._lock:
                 lease = self._lease or lease
         return owner_reference(lease)
@@ -215,16 +212,15 @@ class Belongings:
             else:
                 wait, failing, is_told = interval, 0.0, False
 
-    def _renew_once(self, patience: float = 0.0) -> None:
+    def _renew_once(self, again: Callable[[BackendError], bool] = lambda _: False) -> None:
         """Renew the Lease; make it again where somebody deleted it.
 
         Args:
-            patience: seconds for which it is tried where the cluster is away or busy.
+            again: asked before each further try where the cluster is away or busy.
 
         Raises:
             BackendError: neither can be done now.
         """
-        until = time.monotonic() + patience
         with self._renewing:
             doubted, self._in_doubt = self._in_doubt, False
             try:
@@ -235,7 +231,7 @@ class Belongings:
                     body={"spec": {"renewTime": micro_time(self._client.now())}},
                     content_type=_MERGE,
                     timeout=self._duration / RENEWALS,
-                    again=lambda _: time.monotonic() < until and not self._closing,
+                    again=lambda error: not self._closing and again(error),
                 )
             except BackendError as error:
                 self._in_doubt = self._in_doubt or doubted
