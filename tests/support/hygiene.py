@@ -33,8 +33,12 @@ _PATIENCE = 8.0
 #: processes of fixtures of wider scope that a test had them start again; they end with the fixture
 restarted: set[int] = set()
 _previous_root = os.environ.get("XDG_RUNTIME_DIR")
-# a script has them ignored in what it runs with "&", and programs of tests would inherit that
-_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+# a script has them ignored in what it runs with "&" or nohup, and programs of tests would inherit that
+_HANDLERS = {
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: signal.SIG_DFL,
+}
 
 
 @attrs.frozen

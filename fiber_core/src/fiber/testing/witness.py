@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ __all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "HostWitness", "Witness"]
 JOB_VARIABLE = "KIT_JOB"
 #: environment variable of each job of the kit: its run
 RUN_VARIABLE = "KIT_RUN"
+#: seconds within which a process that was started executes its program, on the busiest of hosts
+_PATIENCE = 30.0
 
 
 class Witness:
@@ -94,8 +97,19 @@ class HostWitness(Witness):
         return [f"process {process.pid}" for process in _processes(RUN_VARIABLE, run_id)]
 
     def kill(self, job: Job) -> None:
-        """SIGKILL to all of them."""
-        for process in _processes(JOB_VARIABLE, job.name):
+        """SIGKILL to all of them.
+
+        Raises:
+            LookupError: no process of the job is seen here.
+        """
+        until = time.monotonic() + _PATIENCE
+        # one that was forked has the job's environment once it executes the job's program
+        while not (found := _processes(JOB_VARIABLE, job.name)):
+            if time.monotonic() > until:
+                msg = f"no process of {job} is seen on this host"
+                raise LookupError(msg)
+            time.sleep(0.02)
+        for process in found:
             os.kill(process.pid, signal.SIGKILL)
 
 

@@ -28,12 +28,19 @@ def route(ident, echo):
 
 
 def talk(sock, data):
-    """Say something, and the end; what comes back."""
-    sender = threading.Thread(target=lambda: (sock.sendall(data), sock.shutdown(socket.SHUT_WR)))
+    """Say something, and the end; what comes back, nothing from one that hangs up."""
+
+    def say():
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=say)
     sender.start()
     heard = bytearray()
-    while piece := sock.recv(1 << 16):
-        heard += piece
+    with contextlib.suppress(ConnectionResetError):
+        while piece := sock.recv(1 << 16):
+            heard += piece
     sender.join(30)
     return bytes(heard)
 
