@@ -42,6 +42,8 @@ class Server:
 
     def create(self, kind, body, what, **options):
         self._note("POST", kind, body)
+        if kind == "leases":
+            self.refusals.pop(("PATCH", kind), None)
         self.made += 1
         return {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.made}"}}
 
@@ -104,6 +106,28 @@ class TestADeletedLease:
         assert after["metadata"]["ownerReferences"] == [owner]
         assert server.of("DELETE", "secrets") != []
         assert "was deleted by somebody else; it was made again" in caplog.text
+
+    def test_a_job_waits_for_one_that_is_being_made_again(self, server, run):
+        asked, answer, call = threading.Event(), threading.Event(), server.call
+
+        def slow(method, *words, **options):
+            asked.set()
+            assert answer.wait(30)
+            return call(method, *words, **options)
+
+        server.call = slow
+        run.doubt()
+        assert asked.wait(30)
+        # whoever renews it has not been told yet that it is gone
+        owners = []
+        starting = threading.Thread(target=lambda: owners.append(run.owner(None)["uid"]))
+        starting.start()
+        starting.join(0.2)
+        assert owners == []
+        answer.set()
+        starting.join()
+        assert owners == ["uid-3"]
+        assert len(server.of("POST", "leases")) == 2
 
     def test_it_is_made_again_though_nothing_is_created(self, server, run):
         run.doubt()

@@ -71,8 +71,10 @@ class Belongings:
         self._parent: Mapping[str, Any] | None = None
         self._lease: Mapping[str, Any] | None = None
         self._has_secret = False
-        #: set where something speaks for it that the Lease is gone
-        self._in_doubt = False
+        #: when something spoke last for it that the Lease is gone
+        self._doubted = float("-inf")
+        #: when the last renewal began that was answered
+        self._renewed = 0.0
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -103,7 +105,7 @@ class Belongings:
         if self._in_doubt:
             # whatever it owned would be removed as soon as it is created
             try:
-                self._renew_once(Patience("renew the run's Lease").lasts)
+                self._renew_once(Patience("renew the run's Lease").lasts, only_in_doubt=True)
             except ApiError as error:
                 # it is there, or what is created next is refused as well
                 log.debug("fiber: the run's Lease is not renewed: %s", error)
@@ -125,7 +127,7 @@ class Belongings:
 
     def doubt(self) -> None:
         """A pod of the run is being removed, and not by this program: see whether the Lease is there."""
-        self._in_doubt = True
+        self._doubted = time.monotonic()
         self._wake.set()
 
     def close(self) -> None:
@@ -145,6 +147,10 @@ class Belongings:
             self._client.delete("secrets", self.name)
 
     # -- within
+
+    @property
+    def _in_doubt(self) -> bool:
+        return self._doubted >= self._renewed
 
     def _make_lease(self) -> Mapping[str, Any]:
         body = lease_body(
@@ -212,17 +218,25 @@ class Belongings:
             else:
                 wait, failing, is_told = interval, 0.0, False
 
-    def _renew_once(self, again: Callable[[BackendError], bool] = lambda _: False) -> None:
+    def _renew_once(
+        self,
+        again: Callable[[BackendError], bool] = lambda _: False,
+        *,
+        only_in_doubt: bool = False,
+    ) -> None:
         """Renew the Lease; make it again where somebody deleted it.
 
         Args:
             again: asked before each further try where the cluster is away or busy.
+            only_in_doubt: not where somebody else has done it meanwhile.
 
         Raises:
             BackendError: neither can be done now.
         """
         with self._renewing:
-            doubted, self._in_doubt = self._in_doubt, False
+            if only_in_doubt and not self._in_doubt:
+                return
+            began = time.monotonic()
             try:
                 self._client.call(
                     "PATCH",
@@ -234,12 +248,10 @@ class Belongings:
                     again=lambda error: not self._closing and again(error),
                 )
             except BackendError as error:
-                self._in_doubt = self._in_doubt or doubted
                 if not _is_gone(error) or self._closing:
                     raise
-                self._in_doubt = True
                 self._replace()
-                self._in_doubt = False
+            self._renewed = began
 
     def _replace(self) -> None:
         """Make the Lease again, and give it what the one before had, as far as that is there."""
