@@ -113,19 +113,18 @@ class Connections:
 
     def is_silent(self, connection: Connection) -> bool:
         """True where nothing ever came by it, and the system tells."""
-        if sys.platform != "linux":
-            return False
-        self._size.value = len(self._info)
-        failed = self._system.getsockopt(
-            connection.descriptor,
-            socket.IPPROTO_TCP,
-            socket.TCP_INFO,
-            self._info,
-            self._reference(self._size),
-        )
-        if failed or self._size.value < len(self._info):
-            return False
-        return _RECEIVED.unpack_from(self._info, _RECEIVED_AT) == (0,)
+        if sys.platform == "linux":
+            self._size.value = len(self._info)
+            failed = self._system.getsockopt(
+                connection.descriptor,
+                socket.IPPROTO_TCP,
+                socket.TCP_INFO,
+                self._info,
+                self._reference(self._size),
+            )
+            if not failed and self._size.value >= len(self._info):
+                return _RECEIVED.unpack_from(self._info, _RECEIVED_AT) == (0,)
+        return False
 
     def end(self, connection: Connection) -> None:
         """End one, where its descriptor is still that connection; its owner sees it broken."""
