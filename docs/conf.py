@@ -36,8 +36,9 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(abc|attrs|attr|click|pluggy|cloudpickle|pathlib|logging|os|io|socket)\..*"),
     (r"py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|BinaryIO|Path|_?[A-Z][A-Z]?|Ts)"),
     (r"py:mod", r"array"),
-    # of a constructor that users do not call, and joblib's own
-    (r"py:.*", r"(Lane|SemLock|FallbackToBackend)"),
+    (r"py:.*", r"contextlib\..*"),
+    # of constructors that users do not call, and joblib's own
+    (r"py:.*", r"(Callbacks|Lane|SemLock|FallbackToBackend)"),
     (r"py:.*", r"(_T|_R|_S|fiber\..*\.[A-Z]|fiber\..*\._.*|.*\b_[A-Za-z]\w*)"),
     (
         r"py:(class|exc)",

@@ -134,8 +134,8 @@ class Backend(abc.ABC):
         """Interrupt a job (SIGINT) since the program that submitted it was interrupted.
 
         Returns:
-            False where nothing was sent: it has ended, or the same interrupt has reached it by
-            itself, as a terminal's may; see ``foreground`` of a job's spec.
+            Whether it was sent. It is not where the job has ended, or the same interrupt has reached it
+            by itself, as a terminal's may; see ``foreground`` of a job's spec.
         """
         self.signal(job, 0, signal.SIGINT)
         return True
@@ -200,7 +200,7 @@ class Backend(abc.ABC):
         """Remove what runs of this user left that are over, wherever they were begun.
 
         For ``fiber gc``, which looks itself after the runs that were begun on this host. Only what is
-        proven to be over may be removed; :mod:`fiber.backend_parts.liveness` has the rule, and proofs.
+        proven to be over may be removed; ``fiber.backend_parts.liveness`` has the rule, and proofs.
 
         Args:
             dry_run: remove nothing.
