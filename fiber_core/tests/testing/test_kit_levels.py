@@ -62,7 +62,7 @@ def run(backend, test, **arguments):
         patience = 2.0
         many = 6
         # it ends with the first order that goes wrong
-        machine_examples = 80
+        machine_examples = 400
 
     kit = Driver(backend, RUN, python=Mine.python, image=None, patience=Mine.patience)
     try:
