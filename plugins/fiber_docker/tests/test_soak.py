@@ -8,6 +8,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -90,3 +92,51 @@ def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
         maps.wait_right()
         maps.end()
     assert engine.containers() == []
+
+
+SHARED = """
+import fiber
+
+
+def count(number, lock):
+    for _ in range(50):
+        with lock:
+            number.value += 1
+
+
+if __name__ == "__main__":
+    number, lock = fiber.Value("i", 0, lock=False), fiber.Lock()
+    workers = [fiber.Process(target=count, args=(number, lock)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print(number.value, [worker.exitcode for worker in workers])
+"""
+
+
+@pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
+def test_jobs_that_share_a_temporary_folder_leave_each_others_alone(engine, tmp_path):
+    """Each container has process ids of its own, so that those of the others look like dead ones."""
+    program, folder = tmp_path / "program.py", tmp_path / "shared"
+    program.write_text(SHARED)
+    folder.mkdir()
+    environ = {
+        **os.environ,
+        "FIBER_BACKEND": "docker",
+        "FIBER_IMAGE": engine.image,
+        "FIBER_DOCKER_VOLUMES": f"{folder}:/tmp",
+        "DOCKER_HOST": engine.url,
+    }
+    for current in soak.rounds("a shared /tmp", 20):
+        done = subprocess.run(
+            [sys.executable, str(program)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.stdout == "150 [0, 0, 0]\n", done.stderr
+        assert engine.containers() == []
+        current.note(left=[path.name for path in folder.iterdir()])
