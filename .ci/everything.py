@@ -16,7 +16,7 @@ import time
 from typing import NoReturn
 
 from stages import Lanes, Running, Stage
-from workshop import ROOT, VERSIONS, Workshop
+from workshop import PUBLIC_PATH, ROOT, VERSIONS, Workshop
 
 LOGS = ROOT / ".ci" / "logs"
 #: for all of it, before nobody waits for it any longer
@@ -92,7 +92,9 @@ def ordinary_user(shop: Workshop, it: Running) -> None:
         it.say("only root can be another user, and there has to be a Python that others may run")
         return
     words = (*user.python, user.clone / "bootstrap.py", "test", "-q", "-n", "2", *OF_USERS)
-    it.tests(*words, keeps=BARE, cache=user.home / "cache", HOME=str(user.home))
+    # a folder of PATH that one may not enter changes what the system says of a missing program
+    environ = {"HOME": str(user.home), "PATH": PUBLIC_PATH}
+    it.tests(*words, keeps=BARE, cache=user.home / "cache", **environ)
 
 
 def other_python(shop: Workshop, version: str, it: Running) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stages import Running
 
-__all__ = ["ROOT", "VERSIONS", "Workshop"]
+__all__ = ["PUBLIC_PATH", "ROOT", "VERSIONS", "Workshop"]
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -21,7 +21,7 @@ _MAIN = ("3.11", "3.12", "3.13", "3.10")
 _TOOLS = ROOT / ".ci" / ".venv"
 #: the user that owns nothing, and where programs are that it may run
 _NOBODY = 65534
-_PUBLIC = "/usr/local/bin:/usr/bin"
+PUBLIC_PATH = "/usr/local/bin:/usr/bin:/bin"
 #: programs that tests start, and Debian's packages of them
 _PROGRAMS = {
     "docker-registry": "docker-registry",
@@ -93,7 +93,7 @@ class Workshop:
         """Somebody who is not root; None where there is nobody to be, or no Python to run."""
         become = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
         # root's own are in its home
-        found = [shutil.which(f"python{version}", path=_PUBLIC) for version in VERSIONS]
+        found = [shutil.which(f"python{version}", path=PUBLIC_PATH) for version in VERSIONS]
         pythons = [path for path in found if path and it.can(*become, path, "-c", "import venv")]
         if os.geteuid() != 0 or not pythons:
             return None
