@@ -62,7 +62,8 @@ def run(backend, test, **arguments):
         patience = 2.0
         many = 6
         # it ends with the first order that goes wrong
-        machine_examples = 400
+        machine_examples = 200
+        machine_steps = 50
 
     kit = Driver(backend, RUN, python=Mine.python, image=None, patience=Mine.patience)
     try:

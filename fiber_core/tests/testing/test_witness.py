@@ -1,6 +1,7 @@
 """The witness of this host finds the kit's jobs by what stands in their environment."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import pytest
 from fiber.model import Job
 from fiber.testing import HostWitness, Witness
 
-JOB = Job(id="1", name="witnessed job", run_id="0123abcd", backend="x")
+# the witness sees all of this host, other runs of these tests among them
+JOB = Job(id="1", name=f"job {secrets.token_hex(4)}", run_id=secrets.token_hex(4), backend="x")
 SLEEP = "import signal; signal.alarm(60); print(flush=True); signal.pause()"
 
 
