@@ -30,6 +30,9 @@ class FakeLauncher:
     def signal(self, child, index, signum):
         self.calls.append((index, signum))
 
+    def settle_output(self):
+        self.calls.append("settle output")
+
 
 def failed(kind, *, number=None, code=None, message=""):
     return JobStatus(

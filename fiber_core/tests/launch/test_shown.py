@@ -48,3 +48,29 @@ def test_other_numbers_are_nobodys(shown, capfd):
     shown.close()
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_whoever_waits_for_it_goes_on_once_it_is_shown(shown, capfd):
+    for number in range(50):
+        shown.write(1, b"%d\n" % number)
+        shown.settle(60)
+
+        assert capfd.readouterr().out == f"{number}\n"
+
+
+def test_whoever_waits_for_a_reader_that_takes_nothing_goes_on_after_a_while(shown):
+    reader, writer = os.pipe()
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        shown.write(1, bytes(1 << 20))
+        shown.settle(0.05)
+
+        read = 0
+        while read < 1 << 20:
+            read += len(os.read(reader, 1 << 16))
+    finally:
+        shown.close()
+        os.dup2(saved, 1)
+        for descriptor in (saved, reader, writer):
+            os.close(descriptor)

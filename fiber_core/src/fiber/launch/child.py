@@ -101,7 +101,11 @@ class Child:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
         self._wait_for(self._has_ended, timeout)
-        return self.returncode
+        code = self.returncode
+        if code is not None:
+            # what it wrote before its end comes before what its parent writes after that
+            self._launcher.settle_output()
+        return code
 
     def terminate(self) -> None:
         """Ask it to end; nothing where it has ended."""

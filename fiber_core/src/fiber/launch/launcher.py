@@ -401,6 +401,11 @@ class Launcher:
         """Seconds from accepted to hello."""
         return self._runtime.config.start_timeout
 
+    def settle_output(self) -> None:
+        """Wait until what children elsewhere have written is shown here."""
+        if self._overseer is not None:
+            self._overseer.settle_output()
+
     def signal(self, child: Child, index: int, signum: int) -> None:
         """A signal to one of the child's processes."""
         if child.job is None:

@@ -43,6 +43,8 @@ _LAST_REPORT = 0.5
 _KILL = 3.0
 #: seconds of silence that mean something where connections tell of an end themselves
 _NEAR_SILENCE = 30.0
+#: seconds for which whoever joins a job waits for its last lines to be shown
+_SHOWN_WITHIN = 1.0
 #: lines of a log that tell why a job never came up
 _TAIL = 20
 
@@ -164,6 +166,10 @@ class Overseer:
             "settings": wire.joined(codec.dumps(config.settings)),
             "backend": backend,
         }
+
+    def settle_output(self) -> None:
+        """Wait until what jobs have written is shown, as far as anybody reads it."""
+        self._shown.settle(_SHOWN_WITHIN)
 
     def close(self) -> None:
         """Answer no more questions; what was written is shown before."""

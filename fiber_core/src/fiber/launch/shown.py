@@ -21,6 +21,8 @@ class Shown:
         self._changed = threading.Condition()
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._size = 0
+        # pieces that were written, and those of them that are shown or dropped
+        self._written = self._done = 0
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -35,13 +37,21 @@ class Shown:
             return
         with self._changed:
             self._pieces.append((stream, data))
+            self._written += 1
             self._size += len(data)
             while self._size > _MOST and len(self._pieces) > 1:
                 self._size -= len(self._pieces.popleft()[1])
+                self._done += 1
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="fiber-shown", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def settle(self, timeout: float) -> None:
+        """Wait until what was written is shown, at most so many seconds: a terminal may take nothing."""
+        with self._changed:
+            number = self._written
+            self._changed.wait_for(lambda: self._done >= number, timeout)
 
     def close(self, *, timeout: float = 5.0) -> None:
         """Show what there is, and end the thread; a terminal that takes nothing is left. Idempotent."""
@@ -62,6 +72,9 @@ class Shown:
                 stream, data = self._pieces.popleft()
                 self._size -= len(data)
             _put(stream, data)
+            with self._changed:
+                self._done += 1
+                self._changed.notify_all()
 
 
 def _put(stream: int, data: bytes) -> None:
