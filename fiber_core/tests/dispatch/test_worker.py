@@ -343,9 +343,14 @@ def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_come
     pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
     assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 4)
     go_on.set()
-    assert pool.done_up_to(4) == (0, [3])
-    done, values = pool.done()
-    assert (done.start, done.stop, done.credits, values) == (4, 4, 1, [])
+    credits, values = pool.done_up_to(4)
+    assert values == [3]
+    if not credits:
+        # on a busy machine the end of the entry comes with its last result
+        done, values = pool.done()
+        assert (done.start, done.stop, values) == (4, 4, [])
+        credits = done.credits
+    assert credits == 1
     pool.retire()
 
 
