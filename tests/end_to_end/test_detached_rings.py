@@ -116,8 +116,19 @@ def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, lasting,
     assert "no ring is called" in ring("status", "r", check=False).stderr
 
 
-def test_its_end_is_told_afterwards(ring, environ):
-    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "bye $RANK"; exit $((RANK * 3))')
+#: rank 1 fails once rank 0 has ended, which it would be made to do otherwise
+ONE_FAILS = """
+echo "bye $RANK"
+if [ $RANK = 0 ]; then echo $$ > "$1.new"; mv "$1.new" "$1"; exit 0; fi
+until [ -e "$1" ]; do sleep 0.05; done
+while kill -0 $(cat "$1") 2>/dev/null; do sleep 0.05; done
+exit 3
+"""
+
+
+def test_its_end_is_told_afterwards(ring, environ, tmp_path):
+    pid = str(tmp_path / "rank-0")
+    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", ONE_FAILS, "sh", pid)
 
     # until it is over
     lines = ring("logs", "-f", "r").stdout.splitlines()
