@@ -1,7 +1,7 @@
 """Who is who: names, process ids, the module in which a child finds its function."""
 
 import os
-from multiprocessing import Process, active_children, current_process, parent_process
+from multiprocessing import Event, Process, active_children, current_process, parent_process
 
 
 def describe(title, master):
@@ -15,12 +15,20 @@ def describe(title, master):
     print("  and named", parent.name if parent else None, flush=True)
 
 
+def describe_child(master, seen):
+    describe("a child", master)
+    # until its parent has looked at it
+    seen.wait()
+
+
 if __name__ == "__main__":
     describe("the program", os.getpid())
-    child = Process(target=describe, args=("a child", os.getpid()), name="inspector")
+    seen = Event()
+    child = Process(target=describe_child, args=(os.getpid(), seen), name="inspector")
     print("before its start:", child.pid, child.is_alive(), child.exitcode, flush=True)
     child.start()
     children = active_children()
+    seen.set()
     child.join()
     print("there was a child:", [one.name for one in children])
     print("after its end:", child.is_alive(), child.exitcode, active_children())
