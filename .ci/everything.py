@@ -41,7 +41,7 @@ BARE |= {name for name in os.environ if name.startswith("PIP_")} | {n.upper() fo
 #: tests of what root may do and others may not: limits, folders, signals, engines
 OF_USERS = (
     "fiber_core/tests/cli",
-    "fiber_core/tests/launch/supervisor",
+    "fiber_core/tests/_agent/supervisor",
     "fiber_core/tests/test_process_interrupts.py",
     "plugins/fiber_local/tests",
     "tests/end_to_end/test_dead_masters.py",
@@ -182,9 +182,9 @@ def examples(shop: Workshop, it: Running) -> None:
         it.say("JAX cannot be had: its example is untested")
     shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
     files = (
-        "fiber_core/tests/ring/frameworks",
-        "fiber_core/tests/objects/memory/test_tensors.py",
-        "fiber_core/tests/launch/job/test_tensors_far_away.py",
+        "fiber_core/tests/_ring/frameworks",
+        "fiber_core/tests/_objects/memory/test_tensors.py",
+        "fiber_core/tests/_agent/job/test_remote_tensors.py",
     )
     it.tests(python, "-m", "pytest", "-q", *files, FIBER_REQUIRE=required)
 

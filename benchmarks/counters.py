@@ -18,7 +18,7 @@ from unittest import mock
 
 import attrs
 
-from fiber.transport import wire
+from fiber._wire import frames as wire
 
 #: methods of a socket that are one system call each
 _SOCKET = ("send", "sendmsg", "recv", "recv_into")

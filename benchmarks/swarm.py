@@ -15,17 +15,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fiber import runtime
-from fiber.dispatch import protocol
-from fiber.dispatch.callbacks import Callbacks
-from fiber.dispatch.master import Dispatcher
-from fiber.dispatch.modes import Mode
-from fiber.dispatch.worker import Worker
+from fiber._base.callbacks import Callbacks
+from fiber._runtime import bootstrap, runtime
+from fiber._runtime.bootstrap import Instructions
+from fiber._tasks import protocol
+from fiber._tasks.dispatcher import Dispatcher
+from fiber._tasks.modes import Mode
+from fiber._tasks.worker import Worker
+from fiber._wire.handshake import Hello
 from fiber.exceptions import PeerLostError
-from fiber.launch import bootstrap
-from fiber.launch.bootstrap import Instructions
 from fiber.results import MapResult
-from fiber.transport.handshake import Hello
 
 #: processes that the workers share; as many as leave the master a CPU are enough
 HOSTS = 4

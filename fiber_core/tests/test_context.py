@@ -15,8 +15,8 @@ import pytest
 
 import fiber
 import fiber.context
-from fiber import start_methods
-from fiber.launch import preloads
+from fiber._base import start_methods
+from fiber._launch import preloads
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatch_world import Master
-from fiber.dispatch.callbacks import Callbacks
+from fiber._base.callbacks import Callbacks
 from fiber.exceptions import StartError
 from fiber.futures import BrokenExecutor, Lane
+from tasks_world import Master
 
 
 def same(x):

@@ -14,7 +14,7 @@ import pytest
 import fiber
 import soak
 from children import PATIENCE, start
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]

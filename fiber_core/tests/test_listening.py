@@ -13,8 +13,8 @@ import pytest
 
 import fiber
 from children import PATIENCE, finish, start
+from fiber._objects import auth_listener
 from fiber.connection import Client, Listener
-from fiber.objects import doors
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -309,13 +309,13 @@ def make_and_send(end):
 def test_what_is_sent_before_the_newcomer_is_told_is_for_its_realm(address, monkeypatch):
     """Whoever accepts may be faster than the answer to who came."""
     sent = threading.Event()
-    real = doors.encode
+    real = auth_listener.encode
 
     def slowly(value, *args, **named):
         assert sent.wait(PATIENCE)
         return real(value, *args, **named)
 
-    monkeypatch.setattr(doors, "encode", slowly)
+    monkeypatch.setattr(auth_listener, "encode", slowly)
     with Listener(address, authkey=KEY) as listener:
         child = start(put_into_what_comes, listener.address)
         with listener.accept() as end:

@@ -12,11 +12,11 @@ from multiprocessing import connection as stdlib
 
 import pytest
 
+from fiber._wire import frames
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
 from fiber.connection import Client, Listener
-from fiber.transport import wire
-from fiber.transport.identity import Credentials
-from fiber.transport.wire import Kind
-from transport_world import Stranger, frame
+from wire_world import Stranger, frame
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -81,7 +81,7 @@ def test_a_pickle_before_the_proof_is_not_loaded(tmp_path):
 
 def own_url(listener):
     """What its diallers dial."""
-    from fiber.objects.places import dial_url
+    from fiber._objects.addresses import dial_url
 
     return dial_url(listener.address, "AF_UNIX")
 
@@ -113,7 +113,7 @@ def test_a_listener_that_is_no_fiber_is_an_error_and_not_a_wait(tmp_path):
 
         def hang_up():
             peer, _ = other.accept()
-            peer.sendall(b"220 at your service\r\n" + bytes(wire.HEADER.size))
+            peer.sendall(b"220 at your service\r\n" + bytes(frames.HEADER.size))
             peer.close()
 
         thread = threading.Thread(target=hang_up)

@@ -26,7 +26,7 @@ ON_TERMINAL = (
 HEAD = """
 import os, signal, sys, threading, time
 import fiber
-from fiber.launch.child import Child
+from fiber._launch.child import Child
 from multiprocessing import util
 
 def sleep(ready):

@@ -11,9 +11,9 @@ import pytest
 import fiber
 import strangers
 from children import PATIENCE, finish, start
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
-from transport_world import until
+from wire_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 from open_memory import open_memory
-from transport_world import until
+from wire_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 

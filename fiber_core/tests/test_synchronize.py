@@ -16,7 +16,7 @@ import strangers
 from children import PATIENCE, finish, start
 from fiber import synchronize
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
-from transport_world import until
+from wire_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 import backends_page
-from fiber.plugins import load_plugins
+from fiber._plugins.manager import load_plugins
 
 SUBJECTS = backends_page.subjects()
 

@@ -19,8 +19,8 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from fiber.dispatch.functions import Functions
-from fiber.dispatch.master import Dispatcher
+from fiber._tasks.dispatcher import Dispatcher
+from fiber._tasks.functions import Functions
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
 
@@ -105,7 +105,7 @@ class TestFunctions:
     def test_a_large_closure_crosses_once_to_a_host_and_else_to_each_worker(
         self, pool, monkeypatch
     ):
-        from fiber.transport.endpoint import Peer
+        from fiber._wire.endpoint import Peer
 
         sent = []
         send = Peer.send

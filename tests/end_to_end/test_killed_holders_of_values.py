@@ -13,9 +13,9 @@ import pytest
 import fiber
 import soak
 import strangers
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning
-from transport_world import until
+from wire_world import until
 
 pytestmark = [
     pytest.mark.any_backend,

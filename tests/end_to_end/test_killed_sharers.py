@@ -13,8 +13,8 @@ import pytest
 import fiber
 import soak
 import strangers
-from fiber import runtime
-from transport_world import until
+from fiber._runtime import runtime
+from wire_world import until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 240)
 

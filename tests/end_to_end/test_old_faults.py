@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import ConfigError, StartError, UnknownBackendError
 
 

@@ -19,7 +19,8 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from fiber import plugins, runtime
+from fiber._plugins import manager
+from fiber._runtime import runtime
 from fiber.exceptions import WorkerCrashedError
 from fiber.hookspecs import hookimpl
 from fiber.testing.fakes import FakeProvider
@@ -222,11 +223,13 @@ class TestNeeds:
             def fiber_resource_providers(self):
                 return [FakeProvider(count=2)]
 
-        load = plugins.load_plugins
-        monkeypatch.setattr("fiber.plugins.load_plugins", lambda **k: load(extra=[Plugin()], **k))
-        plugins._installed.cache_clear()
+        load = manager.load_plugins
+        monkeypatch.setattr(
+            "fiber._plugins.manager.load_plugins", lambda **k: load(extra=[Plugin()], **k)
+        )
+        manager._installed.cache_clear()
         yield
-        plugins._installed.cache_clear()
+        manager._installed.cache_clear()
 
     def test_a_function_gets_workers_of_its_own_and_nothing_leaks(self, provider):
         def visible(_=None):
@@ -346,9 +349,9 @@ class TestHooks:
             def fiber_job_changed(self):
                 sys.exit("a plugin on purpose")
 
-        load = plugins.load_plugins
+        load = manager.load_plugins
         monkeypatch.setattr(
-            "fiber.plugins.load_plugins", lambda **k: load(extra=[Raises(), Watch()], **k)
+            "fiber._plugins.manager.load_plugins", lambda **k: load(extra=[Raises(), Watch()], **k)
         )
         return told
 

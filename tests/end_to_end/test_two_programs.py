@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from fiber.launch import rundir
+from fiber._agent import rundir
 
 PATIENCE = 60
 

@@ -7,7 +7,7 @@ import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
-from fiber.dispatch import batch
+from fiber._tasks import batch
 
 #: seconds by the clock that :func:`own_clock` gives this process
 _now = 0.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fiber.transport import codec, wire
+from fiber._wire import codec, frames
 
 __all__ = ["Elsewhere", "there_and_back", "typed"]
 
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<Q")
 #: has no module of its own by the name of __main__, as a process that fiber starts has none
 _SCRIPT = """
 import struct, sys, types
-from fiber.transport import codec, wire
+from fiber._wire import codec, wire
 module = types.ModuleType("__mp_main__")
 sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 codec.set_main_by_reference(sys.argv[1] == "by reference")
@@ -64,7 +64,7 @@ class Elsewhere:
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """Call a function there; returns what it returned, or raises what it raised."""
-        whole = wire.joined(codec.dumps((function, arguments)))
+        whole = frames.joined(codec.dumps((function, arguments)))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(_LENGTH.pack(len(whole)) + whole)
@@ -78,7 +78,7 @@ class Elsewhere:
 
 def there_and_back(value: Any) -> Any:
     """An object after a journey through bytes, within this process."""
-    return codec.loads(memoryview(bytearray(wire.joined(codec.dumps(value)))))
+    return codec.loads(memoryview(bytearray(frames.joined(codec.dumps(value)))))
 
 
 def typed(source: str, **known: Any) -> dict[str, Any]:

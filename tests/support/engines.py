@@ -220,7 +220,7 @@ def _give_time(item: pytest.Item) -> None:
 
 
 def _same_host(name: str) -> bool:
-    from fiber.plugins import load_plugins
+    from fiber._plugins.manager import load_plugins
 
     return load_plugins().find_backend(name).capabilities.same_host
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cuttable import Wire
-from fiber.transport.ferry.hub import Hub
-from fiber.transport.ferry.landing import Landing, serve
+from fiber._tunnel.hub import Hub
+from fiber._tunnel.landing import Landing, serve
 
 __all__ = ["KEY", "Echo", "FerryWorld"]
 

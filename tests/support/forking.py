@@ -14,15 +14,15 @@ __all__ = ["environ", "run", "whole"]
 _OPEN = """
 import gc, json, os, socket, sys, threading, time
 from pathlib import Path
-from transport_world import Listening, Mailbox, hello
+from wire_world import Listening, Mailbox, hello
 from fiber.exceptions import ForkedError, PeerLostError
-from fiber.transport import fork
-from fiber.transport.client import Client
-from fiber.transport.endpoint import Endpoint
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind
+from fiber._wire import fork
+from fiber._wire.client import Client
+from fiber._wire.endpoint import Endpoint
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
+from fiber._wire.reactor import Reactor
+from fiber._wire.frames import Kind
 
 def open_all(scheme, folder):
     global listening, link, client, peer

@@ -202,7 +202,7 @@ def _is_of_the_run(thread: threading.Thread) -> bool:
 
 def _runtime() -> Any:
     # asked only where something imported it: most tests need no runtime, and must not load one
-    module = sys.modules.get("fiber.runtime")
+    module = sys.modules.get("fiber._runtime.runtime")
     return None if module is None else module.started()
 
 

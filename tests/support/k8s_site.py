@@ -6,8 +6,8 @@ import secrets
 import threading
 
 from cluster import Act
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.model import BackendContext
-from fiber.resources.nvidia import NvidiaProvider
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_world import process

@@ -149,8 +149,8 @@ def spec(**changes):
 
 def process(**changes):
     """A process of Fiber's."""
-    argv = ("python3", "-m", "fiber.launch.job")
-    return spec(**{"argv": argv, "entry": "fiber.launch.bootstrap:main", **changes})
+    argv = ("python3", "-m", "fiber._agent.job")
+    return spec(**{"argv": argv, "entry": "fiber._runtime.bootstrap:main", **changes})
 
 
 def make(job=None, around=None, **settings):

@@ -13,18 +13,18 @@ from typing import Any
 
 import attrs
 
+from fiber._launch.router import Ways
+from fiber._objects.address import Kind
+from fiber._objects.queue.channel import Channel
+from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.store import Store
+from fiber._wire import frames
+from fiber._wire.client import Client
+from fiber._wire.endpoint import Endpoint
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError
-from fiber.launch.ways import Ways
-from fiber.objects.address import Kind
-from fiber.objects.bell import Bell
-from fiber.objects.channel import Channel
-from fiber.objects.store import Store
-from fiber.transport import wire
-from fiber.transport.client import Client
-from fiber.transport.endpoint import Endpoint
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor
-from transport_world import address, hello
+from wire_world import address, hello
 
 __all__ = ["Node", "World", "in_thread", "put", "readable", "take"]
 
@@ -42,7 +42,7 @@ class Node:
         self.credentials = RUN
         self.exit_code = 0
         self.directory = folder
-        self.config = SimpleNamespace(linger=linger, max_frame=wire.MAX_FRAME)
+        self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
         self.reactor = Reactor(f"test-{ident}")
         self.instructions = None
         self.ways = Ways(self)  # type: ignore[arg-type] # it has what they ask of it

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
-from fiber.pending import (
+from fiber._tasks.pending import (
     Abandon,
     Accept,
     CallDone,
@@ -22,6 +20,8 @@ from fiber.pending import (
     WorkerAsked,
     WorkerLost,
 )
+from fiber.model import Reason, ReasonKind
+from fiber.model.task import Attempt
 
 #: seconds after which an unanswered revoke lets the same units go elsewhere
 PATIENCE = 0.1

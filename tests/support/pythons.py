@@ -26,13 +26,13 @@ LEFT_OUT: Mapping[str, str] = {
     "fiber_core/tests/cli/test_plugin.py": _KIT,
     "fiber_core/tests/testing/": _KIT,
     "plugins/fiber_local/tests/test_conformance.py::TestLocalBackend": _KIT,
-    "fiber_core/tests/launch/test_lease.py": _PURE,
-    "fiber_core/tests/launch/test_roster.py": _PURE,
-    "fiber_core/tests/objects/test_channel.py": _PURE,
-    "fiber_core/tests/objects/test_lane_machine.py": _PURE,
-    "fiber_core/tests/pending/": _PURE,
-    "fiber_core/tests/resources/test_allocator.py": _PURE,
-    "fiber_core/tests/transport/test_wire.py": _PURE,
+    "fiber_core/tests/_agent/test_lease.py": _PURE,
+    "fiber_core/tests/_workers/test_state.py": _PURE,
+    "fiber_core/tests/_objects/queue/test_channel.py": _PURE,
+    "fiber_core/tests/_objects/queue/test_state_machine.py": _PURE,
+    "fiber_core/tests/_tasks/pending/": _PURE,
+    "fiber_core/tests/_agent/resources/test_allocator.py": _PURE,
+    "fiber_core/tests/_wire/test_frames.py": _PURE,
 }
 #: what Fiber does as the standard library does it, and so differently on each Python
 FOLLOWED = ("asyncio", "concurrent", "copyreg", "inspect", "multiprocessing", "pickle")

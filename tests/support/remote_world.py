@@ -12,7 +12,7 @@ import pytest
 
 import fiber
 from distributions import Site
-from fiber import runtime
+from fiber._runtime import runtime
 
 __all__ = ["FarHost", "far"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fiber.ring import events
-from fiber.ring.instructions import (
+from fiber._ring import events
+from fiber._ring.commands import (
     Admit,
     Change,
     Collect,
@@ -15,9 +15,9 @@ from fiber.ring.instructions import (
     Halt,
     StartWorker,
 )
-from fiber.ring.machine import RingMachine
-from fiber.ring.model import Failure, Group, Host
-from fiber.ring.policy import Policy
+from fiber._ring.machine import RingMachine
+from fiber._ring.model import Failure, Group, Host
+from fiber._ring.policy import Policy
 
 DIED = Failure(reason="SIGNAL(9)", message="killed")
 RAISED = Failure(reason="raised", message="ValueError: no")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fiber.launch.supervisor.client import SupervisorClient
-from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
-from fiber.launch.supervisor.start import start_supervisor
+from fiber._agent.supervisor.client import SupervisorClient
+from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
+from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus
 
 __all__ = ["ENTRIES", "Supervised", "is_alive", "until_gone"]

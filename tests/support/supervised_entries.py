@@ -187,8 +187,8 @@ def submit_another(private: bytes, index: int) -> int:
     """
     import threading
 
-    from fiber.launch.supervisor import claim_channel, inherited_channel
-    from fiber.launch.supervisor.client import SupervisorClient
+    from fiber._agent.supervisor import claim_channel, inherited_channel
+    from fiber._agent.supervisor.client import SupervisorClient
     from fiber.model import JobSpec
 
     inheritance = inherited_channel()

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from fiber.dispatch import protocol
-from fiber.dispatch.master import Dispatcher
-from fiber.dispatch.outcomes import Outcomes
-from fiber.dispatch.protocol import Done, Mode, Tasks
+from fiber._tasks import protocol
+from fiber._tasks.dispatcher import Dispatcher
+from fiber._tasks.outcomes import Outcomes
+from fiber._tasks.protocol import Done, Mode, Tasks
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.reactor import Timer
 from fiber.exceptions import PeerLostError
-from fiber.transport import codec, wire
-from fiber.transport.reactor import Timer
-from fiber.transport.wire import Kind, Message
 
 __all__ = [
     "FakeLaid",
@@ -44,9 +44,9 @@ def until(condition: Callable[[], Any]) -> None:
         time.sleep(0.002)
 
 
-def message(kind: Kind, segments: Sequence[wire.Buffer] = (), number: int = 0) -> Message:
+def message(kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0) -> Message:
     """A message as it arrives."""
-    return Message(kind, TARGET, number, memoryview(wire.joined(segments)))
+    return Message(kind, TARGET, number, memoryview(frames.joined(segments)))
 
 
 class FakePeer:
@@ -60,7 +60,7 @@ class FakePeer:
         self.is_near = False
 
     def send(
-        self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
+        self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
     ) -> None:
         assert target == TARGET
         self.sent.append(message(kind, segments, number))
@@ -131,10 +131,10 @@ class FakeMemory:
         self.laid: list[FakeLaid] = []
         self.room = True
 
-    def lay(self, segments: Sequence[wire.Buffer]) -> FakeLaid | None:
+    def lay(self, segments: Sequence[frames.Buffer]) -> FakeLaid | None:
         if not self.room:
             return None
-        self.laid.append(FakeLaid(b"place %d" % len(self.laid), wire.joined(segments)))
+        self.laid.append(FakeLaid(b"place %d" % len(self.laid), frames.joined(segments)))
         return self.laid[-1]
 
     def find(self, place: bytes) -> FakeLaid | None:
@@ -237,7 +237,7 @@ class Master:
         self.tell(peer, Kind.ASK, [protocol.ask(credits_)])
 
     def tell(
-        self, peer: Any, kind: Kind, segments: Sequence[wire.Buffer] = (), *, number: int = 0
+        self, peer: Any, kind: Kind, segments: Sequence[frames.Buffer] = (), *, number: int = 0
     ) -> None:
         """A worker says something."""
         self.dispatcher.on_message(peer, message(kind, segments, number))
@@ -282,7 +282,7 @@ class FakeLink:
         self._changed = threading.Condition()
 
     def send(
-        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[wire.Buffer] = ()
+        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[frames.Buffer] = ()
     ) -> None:
         assert target == TARGET
         if self.lost:
@@ -308,7 +308,7 @@ class FakeLink:
 
     # -- what the test does as the pool
 
-    def give(self, kind: Kind, segments: Sequence[wire.Buffer] = (), number: int = 0) -> None:
+    def give(self, kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0) -> None:
         """The pool says something."""
         with self._changed:
             self._coming.append(message(kind, segments, number))

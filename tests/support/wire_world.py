@@ -18,18 +18,18 @@ from typing import Any
 import attrs
 import pytest
 
-from fiber.dispatch.master import Dispatcher
+from fiber._tasks.dispatcher import Dispatcher
+from fiber._wire import frames
+from fiber._wire.endpoint import Endpoint, Peer
+from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Dialler, Hello
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link, socket_for
+from fiber._wire.listener import UnixListening
+from fiber._wire.nng import RawSocket
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
-from fiber.transport import wire
-from fiber.transport.endpoint import Endpoint, Peer
-from fiber.transport.handshake import Dialler, Hello
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link, socket_for
-from fiber.transport.nng import RawSocket
-from fiber.transport.reactor import Reactor
-from fiber.transport.unix_listening import UnixListening
-from fiber.transport.wire import Kind, Message
 
 __all__ = [
     "PATIENCE",
@@ -205,7 +205,7 @@ class Stranger:
         with contextlib.suppress(TransportError):
             self._socket.send(lambda: data)
 
-    def hear(self) -> wire.Frame:
+    def hear(self) -> frames.Frame:
         """The next frame of the listener.
 
         Raises:
@@ -218,7 +218,7 @@ class Stranger:
             lost = self._socket.lost
             received = self._socket.receive()
             if received is not None:
-                return wire.parse(received[1])
+                return frames.parse(received[1])
             if lost:
                 raise PeerLostError("cut off")
             assert poll.poll(1000 * PATIENCE), "nothing was heard"
@@ -237,7 +237,7 @@ class Stranger:
         said: tuple[Kind, bytes] | None = dialler.hello()
         while said is not None:
             kind, body = said
-            self.say(wire.header(kind, size=len(body)) + body)
+            self.say(frames.header(kind, size=len(body)) + body)
             said = dialler.receive(self.hear())
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ def frame(
 ) -> bytes:
     """One frame as it travels."""
     size = len(body) if size is None else size
-    return wire.header(kind, ack=ack, target=target, id=number, size=size) + body
+    return frames.header(kind, ack=ack, target=target, id=number, size=size) + body
 
 
 def echoes(link: Link, target: int = 1) -> bool:

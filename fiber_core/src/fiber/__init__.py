@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         TimeoutError,  # noqa: A004 - multiprocessing's own name for its own class
     )
 
-    from fiber.api import cpu_count, get_backend
+    from fiber._runtime.functions import cpu_count, get_backend
+    from fiber._runtime.runtime import init
     from fiber.connection import Pipe
     from fiber.context import _default_context as _context
     from fiber.exceptions import FiberError, WorkerCrashedError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fiber.pool import Pool
     from fiber.process import Process, active_children, current_process, parent_process
     from fiber.queues import JoinableQueue, Queue, SimpleQueue
-    from fiber.runtime import init
     from fiber.sharedctypes import Array, RawArray, RawValue, Value
     from fiber.sharing import Shared, shared
     from fiber.synchronize import (
@@ -80,10 +80,10 @@ _HOMES = {
     "TimeoutError": "multiprocessing",
     "WorkerCrashedError": "fiber.exceptions",
     "active_children": "fiber.process",
-    "cpu_count": "fiber.api",
+    "cpu_count": "fiber._runtime.functions",
     "current_process": "fiber.process",
-    "get_backend": "fiber.api",
-    "init": "fiber.runtime",
+    "get_backend": "fiber._runtime.functions",
+    "init": "fiber._runtime.runtime",
     "meta": "fiber.hints",
     "parent_process": "fiber.process",
     "shared": "fiber.sharing",

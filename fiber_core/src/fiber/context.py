@@ -1,6 +1,6 @@
 """Contexts: the package's functions and classes once for each name of a start method.
 
-Every name means Fiber's own start; see ``fiber.start_methods``.
+Every name means Fiber's own start; see ``fiber._base.start_methods``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiprocessing import context as _stdlib
 from multiprocessing.context import assert_spawning, get_spawning_popen, set_spawning_popen
 from typing import TYPE_CHECKING, Any
 
-from fiber import start_methods
+from fiber._base import start_methods
 from fiber.process import Process
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class BaseContext(_stdlib.BaseContext):
 
     def cpu_count(self) -> int:
         """CPUs that the selected backend has for jobs."""
-        from fiber.api import cpu_count
+        from fiber._runtime.functions import cpu_count
 
         return cpu_count()
 
@@ -223,7 +223,7 @@ class BaseContext(_stdlib.BaseContext):
         if not all(type(name) is str for name in module_names):
             msg = "module_names must be a list of strings"
             raise TypeError(msg)
-        from fiber.launch import preloads
+        from fiber._launch import preloads
 
         # each child loads __main__ for itself
         preloads.want([name for name in module_names if name != "__main__"])

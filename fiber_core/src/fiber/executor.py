@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures as _futures
 from typing import Any, ParamSpec, TypeVar
 
+from fiber._workers.options import Wish, require_int
 from fiber.executor_core import Core
 from fiber.executor_map import MapStream, results
 from fiber.futures import BrokenExecutor, Future
-from fiber.pool_arguments import Wish, require_int
 from fiber.process import Process
 
 __all__ = ["BrokenExecutor", "Executor", "Future"]

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from multiprocessing import util
 from typing import Any
 
-from fiber.dispatch.modes import Mode
+from fiber._tasks.modes import Mode
+from fiber._wire import codec, fork
+from fiber._workers.groups import Workforce
+from fiber._workers.options import Wish
 from fiber.exceptions import StartError
 from fiber.executor_map import MapStream
 from fiber.futures import Future, Lane, broken
-from fiber.pool_arguments import Wish
-from fiber.transport import codec, fork
-from fiber.workforce import Workforce
 
 #: functions whose calls stay open for more tasks
 _OPEN = 256

@@ -14,8 +14,8 @@ from fiber.futures import broken
 from fiber.streams import Stream
 
 if TYPE_CHECKING:
-    from fiber.dispatch.calls import Call
-    from fiber.dispatch.master import Dispatcher
+    from fiber._tasks.call import Call
+    from fiber._tasks.dispatcher import Dispatcher
     from fiber.executor_core import Core
 
 

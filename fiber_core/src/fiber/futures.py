@@ -11,12 +11,12 @@ from concurrent import futures as _futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fiber.dispatch.modes import Mode
+from fiber._tasks.modes import Mode
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber.dispatch.master import Dispatcher
-    from fiber.workforce import Workforce
+    from fiber._tasks.dispatcher import Dispatcher
+    from fiber._workers.groups import Workforce
 
 __all__ = ["BrokenExecutor", "Future"]
 

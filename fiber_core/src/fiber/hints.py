@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
-from fiber import light_values, values
+from fiber._base import light_values, values
 from fiber.model.quantity import megabytes
 from fiber.model.resource import ResourceRequest
 
@@ -234,6 +234,6 @@ def _require_known(kinds: Iterable[str]) -> None:
 
 
 def _installed_kinds() -> frozenset[str]:
-    from fiber.plugins import resource_kinds
+    from fiber._plugins.manager import resource_kinds
 
     return frozenset(resource_kinds())

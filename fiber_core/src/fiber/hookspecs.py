@@ -14,6 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     import click
 
+    from fiber._ring.framework import RingFramework
     from fiber.abc import Backend, ResourceProvider
     from fiber.model import (
         BackendClaim,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Peers,
         Reason,
     )
-    from fiber.ring.framework import RingFramework
 
 __all__ = [
     "PROJECT",

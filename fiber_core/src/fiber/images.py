@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import AmbiguousImageError
 
 __all__ = ["Reference", "file_of", "repository_for"]

@@ -19,7 +19,7 @@ from joblib.parallel import (
     SequentialBackend,
 )
 
-from fiber.api import cpu_count
+from fiber._runtime.functions import cpu_count
 from fiber.executor import Executor, Future
 
 __all__ = ["FiberBackend", "register"]

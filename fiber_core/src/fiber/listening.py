@@ -7,11 +7,11 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fiber.objects.doors import Door, enter, open_door
+from fiber._objects.auth_listener import Door, enter, open_door
 from fiber.pipes import Connection, Pipe
 
 if TYPE_CHECKING:
-    from fiber.transport.endpoint import Peer
+    from fiber._wire.endpoint import Peer
 
 __all__ = ["Client", "Listener"]
 

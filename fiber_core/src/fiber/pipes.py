@@ -6,14 +6,14 @@ from multiprocessing import BufferTooShort
 from types import TracebackType
 from typing import Any
 
+from fiber._objects import store
+from fiber._objects.address import Kind
+from fiber._objects.handle import Handle, decode, encode
+from fiber._objects.handle_actions import Channels
+from fiber._objects.queue.messages import Item, Laden
+from fiber._objects.queue.ready_fd import Bell
+from fiber._wire import fork
 from fiber.exceptions import PeerLostError
-from fiber.objects import store
-from fiber.objects.address import Kind
-from fiber.objects.bell import Bell
-from fiber.objects.ends import Channels
-from fiber.objects.handle import Handle, decode, encode
-from fiber.objects.items import Item, Laden
-from fiber.transport import fork
 
 __all__ = ["Connection", "Pipe"]
 

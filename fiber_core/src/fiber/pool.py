@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from fiber.dispatch.modes import Mode
-from fiber.pool_arguments import Wish, chunk_of
+from fiber._runtime.start import starting
+from fiber._tasks.modes import Mode
+from fiber._workers.options import Wish, chunk_of
 from fiber.results import (
     AsyncResult,
     IMapIterator,
@@ -19,7 +20,6 @@ from fiber.results import (
     Stream,
     UnorderedStream,
 )
-from fiber.starting import starting
 
 if TYPE_CHECKING:
     from fiber.process import Process
@@ -117,7 +117,7 @@ class Pool:
         )
         # before what else a pool needs is imported, which takes as long
         starting(wish.judge)
-        from fiber.workforce import Workforce
+        from fiber._workers.groups import Workforce
 
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -375,7 +375,7 @@ class Pool:
         chunk = chunk_of(chunksize)
         crew, call = self._workforce.add(func, Mode.MAP, stream, None, chunk)
         if call is not None:
-            from fiber.dispatch.feeder import Feeder
+            from fiber._tasks.feeder import Feeder
 
             feeder = Feeder(crew.dispatcher, call, iterable, workers=crew.fleet.size)
             stream.attach(feeder)

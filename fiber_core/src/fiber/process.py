@@ -18,12 +18,14 @@ from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs 
 )
 from typing import TYPE_CHECKING, Any
 
-from fiber import hints, runtime, start_methods
+from fiber import hints
+from fiber._base import start_methods
+from fiber._launch.child import Child
+from fiber._launch.preparation import ignores_interrupts
+from fiber._runtime import runtime
+from fiber._runtime.start import flush_standard_streams
 from fiber.exceptions import FiberError, StartError
-from fiber.launch.child import Child
-from fiber.launch.preparation import ignores_interrupts
 from fiber.model import ResourceRequest
-from fiber.starting import flush_standard_streams
 
 log = logging.getLogger("fiber")
 

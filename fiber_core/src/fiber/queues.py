@@ -6,13 +6,13 @@ import queue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from fiber.objects import store
-from fiber.objects.address import Kind
-from fiber.objects.ends import Channels, Tasks
-from fiber.objects.handle import Handle, decode, encode
-from fiber.objects.references import ANY
-from fiber.objects.task_channel import TaskChannel
-from fiber.transport import fork
+from fiber._objects import store
+from fiber._objects.address import Kind
+from fiber._objects.handle import Handle, decode, encode
+from fiber._objects.handle_actions import Channels, Tasks
+from fiber._objects.queue.tasks import TaskChannel
+from fiber._objects.references import ANY
+from fiber._wire import fork
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 

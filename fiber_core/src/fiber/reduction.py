@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import IO, Any
 
-from fiber.transport import codec
+from fiber._wire import codec
 
 __all__ = ["HAVE_SEND_HANDLE", "ForkingPickler", "dump", "register"]
 

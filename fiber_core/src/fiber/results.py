@@ -11,7 +11,7 @@ from fiber.exceptions import WorkerCrashedError
 from fiber.streams import Stream, UnorderedStream
 
 if TYPE_CHECKING:
-    from fiber.dispatch.callbacks import Callbacks
+    from fiber._base.callbacks import Callbacks
 
 __all__ = [
     "AsyncResult",

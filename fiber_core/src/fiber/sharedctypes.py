@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import sharedctypes as _stdlib
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
-from fiber.objects.memory import instances, layout
-from fiber.objects.memory.distant import local, type_of
+from fiber._objects.memory import layout, local_ctypes
+from fiber._objects.memory.remote_ctypes import local, type_of
 
 if TYPE_CHECKING:
     from ctypes import _CData, _SimpleCData
@@ -46,7 +46,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdl
     Raises:
         OSError: there is no room for it.
     """
-    instance = instances.new(typecode_to_type.get(typecode_or_type, typecode_or_type))
+    instance = local_ctypes.new(typecode_to_type.get(typecode_or_type, typecode_or_type))
     instance.__init__(*args)
     return instance
 
@@ -67,8 +67,8 @@ def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N
     """
     element = typecode_to_type.get(typecode_or_type, typecode_or_type)
     if isinstance(size_or_initializer, int):
-        return instances.new(element * size_or_initializer)
-    instance = instances.new(element * len(size_or_initializer))
+        return local_ctypes.new(element * size_or_initializer)
+    instance = local_ctypes.new(element * len(size_or_initializer))
     instance.__init__(*size_or_initializer)
     return instance
 
@@ -199,7 +199,7 @@ def copy(obj: Any) -> Any:
         OSError: there is no room for it.
     """
     source = local(obj)
-    made = instances.new(type(source))
+    made = local_ctypes.new(type(source))
     ctypes.memmove(ctypes.addressof(made), ctypes.addressof(source), ctypes.sizeof(source))
     return made
 
@@ -241,10 +241,10 @@ get_context = _context
 
 def reduce_ctype(obj: Any) -> Any:
     """How a ctypes object is pickled: by reference where its memory is shared."""
-    return instances.reduce(obj)
+    return local_ctypes.reduce(obj)
 
 
-rebuild_ctype = instances.rebuild
+rebuild_ctype = local_ctypes.rebuild
 
 # -- with a lock
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from fiber.objects import store
-from fiber.objects.blocks.reading import Cell
-from fiber.objects.blocks.remote import RemoteBlock
-from fiber.objects.blocks.shared import Block
-from fiber.objects.handle import Handle
-from fiber.objects.memory.backing import HEAD, Place
+from fiber._objects import store
+from fiber._objects.blocks.owned import Block
+from fiber._objects.blocks.reading import Cell
+from fiber._objects.blocks.remote import RemoteBlock
+from fiber._objects.handle import Handle
+from fiber._objects.memory.backing import HEAD, Place
 
 __all__ = ["Shared", "shared"]
 

@@ -10,7 +10,7 @@ from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber.dispatch.feeder import Feeder
+    from fiber._tasks.feeder import Feeder
 
 __all__ = ["Stream", "UnorderedStream"]
 

@@ -16,17 +16,17 @@ from threading import BrokenBarrierError
 from types import TracebackType
 from typing import Any, TypeVar
 
+from fiber._objects import store
+from fiber._objects.address import Kind
+from fiber._objects.sync.handle_actions import Gathering, Signalling, Waking
+from fiber._objects.sync.owned_barrier import SharedBarrier
+from fiber._objects.sync.owned_condition import SharedCondition
+from fiber._objects.sync.owned_event import SharedEvent
+from fiber._objects.sync.permits import Permits
+from fiber._objects.sync.semlock import SEM_VALUE_MAX, SemLock
+from fiber._objects.sync.wait_queue import Verdict
+from fiber._objects.sync.waitable import Waitable
 from fiber.exceptions import FiberError
-from fiber.objects import store
-from fiber.objects.address import Kind
-from fiber.objects.sync.line import Verdict
-from fiber.objects.sync.permits import Permits
-from fiber.objects.sync.semlock import SEM_VALUE_MAX, SemLock
-from fiber.objects.sync.shared_barrier import SharedBarrier
-from fiber.objects.sync.shared_condition import SharedCondition
-from fiber.objects.sync.shared_event import SharedEvent
-from fiber.objects.sync.sides import Gathering, Signalling, Waking
-from fiber.objects.sync.waitable import Waitable
 
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fiber.launch.cgroups import Group, find_groups, own_groups
+from fiber._agent.cgroups import Group, find_groups, own_groups
 
 V1 = """\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755

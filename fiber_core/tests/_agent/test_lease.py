@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fiber.launch.lease import INTERVAL, LATE, LeaseTable
+from fiber._agent.lease import INTERVAL, LATE, LeaseTable
 
 
 def looked(table, start, stop):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import owners
+from fiber._agent import rundir
 from fiber.backend_parts.liveness import Liveness, liveness_of
 from fiber.exceptions import FiberError
-from fiber.launch import rundir
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def runtime(monkeypatch):
 
 BEGIN = """
 import sys
-from fiber.launch import rundir
+from fiber._launch import rundir
 print(rundir.create(sys.argv[1], "some", detached="detached" in sys.argv), flush=True)
 """
 

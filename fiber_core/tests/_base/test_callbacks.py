@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fiber.dispatch.callbacks import Callbacks
+from fiber._base.callbacks import Callbacks
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fiber import distributions
+from fiber._base import entry_points as distributions
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Backends that are known by name without being installed."""
 
-from fiber.known import known_backends
+from fiber._base.known_backends import known_backends
 
 
 def test_each_known_backend_names_the_distribution_to_install():

@@ -10,7 +10,7 @@ import sys
 import attrs
 import pytest
 
-from fiber import light_values as values
+from fiber._base import light_values as values
 from fiber.model import JobState, JobStatus
 
 

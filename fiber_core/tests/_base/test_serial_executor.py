@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from fiber._base.serial_executor import Courier
 from fiber.exceptions import PeerLostError
-from fiber.objects.courier import Courier
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.config_sources import Origin, OriginKind, Raw
-from fiber.config_values import build, convert, parse_cpu, parse_memory, render, settings_of
+from fiber._config.convert import build, convert, parse_cpu, parse_memory, render, settings_of
+from fiber._config.sources import Origin, OriginKind, Raw
 from fiber.exceptions import ConfigError
 
 

@@ -5,8 +5,8 @@ import logging
 import attrs
 import pytest
 
-from fiber.config_keys import Placer, key_prefix
-from fiber.config_sources import FileSettings, Origin, OriginKind, Raw
+from fiber._config.keys import Placer, key_prefix
+from fiber._config.sources import FileSettings, Origin, OriginKind, Raw
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 
@@ -136,7 +136,7 @@ class TestUnknown:
 
 class TestEnvironment:
     def warnings(self, placer, caplog, **environ):
-        with caplog.at_level(logging.WARNING, "fiber.config"):
+        with caplog.at_level(logging.WARNING, "fiber._config.settings"):
             placer.add_environ(environ)
         return caplog.messages
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fiber.config import Config, OriginKind, load_config
+from fiber._config.settings import Config, OriginKind, load_config
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 

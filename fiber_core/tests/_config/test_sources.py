@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fiber.config_sources import Origin, OriginKind, read_file
+from fiber._config.sources import Origin, OriginKind, read_file
 from fiber.exceptions import ConfigError
 
 
@@ -122,7 +122,7 @@ class TestToml:
 
     def test_the_own_file_wins_and_says_so(self, tmp_path, caplog):
         (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
-        with caplog.at_level(logging.DEBUG, "fiber.config"):
+        with caplog.at_level(logging.DEBUG, "fiber._config.settings"):
             found = toml(tmp_path, "[tool.fiber]\ncpu = 2\nmemory = 3\n")
 
         assert values(found) == {"cpu": "1"}

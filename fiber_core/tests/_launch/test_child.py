@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._launch.child import ORPHANED, Child
 from fiber.exceptions import StartError
-from fiber.launch.child import ORPHANED, Child
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 RUNNING = JobStatus(state=JobState.RUNNING)

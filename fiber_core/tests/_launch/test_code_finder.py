@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fiber._launch.code_finder import FarFinder, Store, load_main
+from fiber._launch.code_server import Sources, digest_of
 from fiber.exceptions import StartError
-from fiber.launch.elsewhere import FarFinder, Store, load_main
-from fiber.launch.sources import Sources, digest_of
 
 FILES = {
     "near_app.py": "VALUE = 1\n",

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from fiber.launch import cpus
-from fiber.launch.cgroups import Group
+from fiber._agent.cgroups import Group
+from fiber._launch import cpus
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber.launch import environ
-from fiber.launch.environ import job_environment
+from fiber._launch import environ
+from fiber._launch.environ import job_environment
 from fiber.model import BackendInfo, Capabilities
 
 
@@ -62,7 +62,7 @@ os.environ["BEFORE"] = "1"
 from types import SimpleNamespace
 import fiber
 os.environ["AFTER"] = "2"
-from fiber.launch.environ import job_environment
+from fiber._launch.environ import job_environment
 from fiber.model import BackendInfo
 print(job_environment(SimpleNamespace(
     config=SimpleNamespace(env=(), to_environ=dict),

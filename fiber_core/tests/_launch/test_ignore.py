@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fiber.launch.ignore import Ignore
+from fiber._launch.ignore import Ignore
 
 FILES = [
     "a.py",

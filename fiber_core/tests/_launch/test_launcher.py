@@ -8,14 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatch_world import FakeReactor, until
+from fiber._agent.job.config import supervisor_ident
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.protocol import encode
+from fiber._launch import module_server
+from fiber._launch.launcher import UNCONFIRMED, Launcher
+from fiber._launch.outage import Outage
+from fiber._runtime import bootstrap
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.identity import Credentials
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
-from fiber.launch import bootstrap, modules
-from fiber.launch.job.orders import supervisor_ident
-from fiber.launch.launcher import UNCONFIRMED, Launcher
-from fiber.launch.outage import Outage
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.protocol import encode
 from fiber.model import (
     BackendInfo,
     Capabilities,
@@ -27,9 +30,7 @@ from fiber.model import (
     ResourceRequest,
 )
 from fiber.process import Process
-from fiber.transport import codec, wire
-from fiber.transport.identity import Credentials
-from fiber.transport.wire import Kind, Message
+from tasks_world import FakeReactor, until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
@@ -121,7 +122,7 @@ class FakePeer:
         self.hello = SimpleNamespace(pid=7, host=host)
 
     def send(self, kind, target, number, segments=()):
-        self.sent.append((kind, number, memoryview(wire.joined(segments))))
+        self.sent.append((kind, number, memoryview(frames.joined(segments))))
 
 
 @pytest.fixture
@@ -212,8 +213,8 @@ class TestLaunching:
         self, launcher, runtime, monkeypatch, caplog
     ):
         launcher.launch(Process())
-        monkeypatch.setattr("fiber.launch.launcher.Outage", lambda: Outage(0.1))
-        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.launcher.Outage", lambda: Outage(0.1))
+        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
         runtime.errors = [BackendUnavailableError("it is gone")] * 9
         with pytest.raises(BackendUnavailableError, match="it is gone"):
             launcher.launch(Process(name="late"))
@@ -290,7 +291,7 @@ class TestFetching:
     def test_a_module_is_described_by_its_file(self, launcher):
         name = __name__.partition(".")[0]
         answer = call(launcher, FakePeer("x"), json.dumps({"module": name}).encode())[2]
-        assert json.loads(bytes(answer)) == modules.describe(name)
+        assert json.loads(bytes(answer)) == module_server.describe(name)
 
 
 class TestEvents:
@@ -435,7 +436,7 @@ class Clock:
         self._now = 1000.0
         time = SimpleNamespace(monotonic=lambda: self._now)
         for module in ("launcher", "overseer"):
-            monkeypatch.setattr(f"fiber.launch.{module}.time", time)
+            monkeypatch.setattr(f"fiber._launch.{module}.time", time)
 
     def pass_by(self, seconds, *, at_once=False):
         for step in [seconds] if at_once else [1.0] * round(seconds):

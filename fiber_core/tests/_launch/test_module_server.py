@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from fiber.launch import modules
+from fiber._launch import module_server
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def odd(tmp_path, monkeypatch):
 
 def load(name, answer):
     """Import a module that this process has not, from the given answer."""
-    finder = modules.ParentFinder(frozenset({name}), lambda _: json.dumps(answer).encode())
+    finder = module_server.ParentFinder(frozenset({name}), lambda _: json.dumps(answer).encode())
     spec = finder.find_spec(name, None)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,30 +33,30 @@ def load(name, answer):
 
 
 def test_own_names_are_the_programs_and_not_pythons(odd):
-    assert "odd_one" in modules.own_names()
-    assert not {"json", "pytest", "__main__"} & modules.own_names()
+    assert "odd_one" in module_server.own_names()
+    assert not {"json", "pytest", "__main__"} & module_server.own_names()
 
 
 def test_a_loaded_module_is_described_by_its_file(odd):
-    assert modules.describe("odd_one") == {
+    assert module_server.describe("odd_one") == {
         "path": odd.__file__,
         "locations": None,
     }
 
 
 def test_pythons_own_modules_are_not_told():
-    assert modules.describe("json") == {}
-    assert modules.describe("no_such_module") == {}
+    assert module_server.describe("json") == {}
+    assert module_server.describe("no_such_module") == {}
 
 
 def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
-    module = load("odd_one", modules.describe("odd_one"))
+    module = load("odd_one", module_server.describe("odd_one"))
     assert (module.VALUE, module.where()) == (7, odd.__file__)
 
 
 def test_a_package_without_a_file_is_its_folders(tmp_path):
     (tmp_path / "inside.py").write_text("VALUE = 7\n")
-    finder = modules.ParentFinder(
+    finder = module_server.ParentFinder(
         frozenset({"spread"}),
         lambda _: json.dumps({"path": None, "locations": [str(tmp_path)]}).encode(),
     )
@@ -68,7 +68,9 @@ def test_a_package_without_a_file_is_its_folders(tmp_path):
 
 def test_a_module_whose_file_cannot_be_opened_is_not_found():
     answer = {"path": "/not/here/odd.zip/odd_one.py", "locations": None}
-    finder = modules.ParentFinder(frozenset({"odd_one"}), lambda _: json.dumps(answer).encode())
+    finder = module_server.ParentFinder(
+        frozenset({"odd_one"}), lambda _: json.dumps(answer).encode()
+    )
 
     assert finder.find_spec("odd_one", None) is None
 
@@ -81,18 +83,18 @@ def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
     module = importlib.import_module("odd_packed")
     monkeypatch.setitem(sys.modules, "odd_packed", module)
 
-    assert modules.source_of("odd_packed") == "VALUE = 7\n"
-    assert modules.source_of("json") is None
+    assert module_server.source_of("odd_packed") == "VALUE = 7\n"
+    assert module_server.source_of("json") is None
 
 
 def test_nobody_is_asked_for_a_name_that_the_parent_has_not():
     def ask(_):
         raise AssertionError("asked")
 
-    finder = modules.ParentFinder(frozenset({"ours"}), ask)
+    finder = module_server.ParentFinder(frozenset({"ours"}), ask)
     assert finder.find_spec("theirs", None) is None
 
 
 def test_a_parent_that_has_nothing_ends_the_search():
-    finder = modules.ParentFinder(frozenset({"ours"}), lambda _: b"{}")
+    finder = module_server.ParentFinder(frozenset({"ours"}), lambda _: b"{}")
     assert finder.find_spec("ours.part", None) is None

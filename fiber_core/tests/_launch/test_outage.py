@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._launch.outage import PATIENCE, PAUSES, SAID_AFTER, Outage
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch.outage import PATIENCE, PAUSES, SAID_AFTER, Outage
 
 ERROR = BackendUnavailableError("the engine does not answer")
 

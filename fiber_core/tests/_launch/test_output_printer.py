@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber.launch.shown import Shown
+from fiber._launch.output_printer import Shown
 
 
 @pytest.fixture

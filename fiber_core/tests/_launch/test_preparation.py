@@ -14,8 +14,8 @@ from multiprocessing import process, spawn, util
 
 import pytest
 
-from fiber.launch.preparation import Program
-from fiber.transport import codec
+from fiber._launch.preparation import Program
+from fiber._wire import codec
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatch_world import until
-from fiber import values
+from fiber._agent.job.config import MODULE, Orders, supervisor_ident
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._base import values
+from fiber._launch import remote_monitor as module
+from fiber._launch.remote_monitor import Overseer
+from fiber._runtime.bootstrap import Instructions
+from fiber._wire.frames import Kind, Message
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Timer
 from fiber.exceptions import BackendUnavailableError, WireError
-from fiber.launch import overseer as module
-from fiber.launch.bootstrap import Instructions
-from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
-from fiber.launch.overseer import Overseer
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.protocol import Decoder, encode
 from fiber.model import (
     BackendInfo,
     Capabilities,
@@ -26,9 +28,7 @@ from fiber.model import (
     ReasonKind,
     ResourceRequest,
 )
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Timer
-from fiber.transport.wire import Kind, Message
+from tasks_world import until
 
 RUNS = JobStatus(
     state=JobState.RUNNING,

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._launch.router import Ways
+from fiber._tunnel import landing
 from fiber.exceptions import TransportError
-from fiber.launch.ways import Ways
 from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
-from fiber.transport.ferry import landing
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from fiber import values
-from fiber.launch import reports
+from fiber._base import values
+from fiber._launch import status_merge
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 RUNS = ProcessStatus(index=0, state=JobState.RUNNING, pid=7)
@@ -29,15 +29,17 @@ def ended(code, kind=ReasonKind.EXIT, **more):
 class TestWhileItRuns:
     def test_the_platforms_process_is_the_supervisor_and_is_not_told(self):
         platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        assert reports.during(None, platform) == JobStatus(state=JobState.RUNNING, host="node 1")
+        assert status_merge.during(None, platform) == JobStatus(
+            state=JobState.RUNNING, host="node 1"
+        )
 
     def test_the_supervisors_processes_and_the_platforms_host_count(self):
         platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        found = reports.during(REPORTED, platform)
+        found = status_merge.during(REPORTED, platform)
         assert (found.host, found.processes) == ("node 1", (RUNS, DONE))
 
     def test_a_job_that_is_frozen_as_a_whole_is_suspended_in_what_lives_of_it(self):
-        found = reports.during(REPORTED, JobStatus(state=JobState.SUSPENDED))
+        found = status_merge.during(REPORTED, JobStatus(state=JobState.SUSPENDED))
         assert found.state is JobState.SUSPENDED
         assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
 
@@ -45,26 +47,28 @@ class TestWhileItRuns:
         why = Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
         stopped = values.evolve(RUNS, state=JobState.SUSPENDED, reason=why)
         reported = values.evolve(REPORTED, processes=(stopped, DONE))
-        found = reports.during(reported, JobStatus(state=JobState.SUSPENDED))
+        found = status_merge.during(reported, JobStatus(state=JobState.SUSPENDED))
         assert found.processes[0].reason is None
-        found = reports.during(REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why))
+        found = status_merge.during(REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why))
         assert found.processes[0].reason == why
 
     def test_unknown_keeps_what_was_known(self):
-        found = reports.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
+        found = status_merge.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
         assert (found.state, found.processes) == (JobState.UNKNOWN, (RUNS, DONE))
 
     @pytest.mark.parametrize("who", ["supervisor", "platform", "both"])
     def test_who_says_that_its_place_is_taken_away_is_believed(self, who):
         reported = values.evolve(REPORTED, draining=who != "platform")
         platform = JobStatus(state=JobState.RUNNING, draining=who != "supervisor")
-        assert reports.during(reported, platform).draining
-        assert not reports.during(REPORTED, JobStatus(state=JobState.RUNNING)).draining
+        assert status_merge.during(reported, platform).draining
+        assert not status_merge.during(REPORTED, JobStatus(state=JobState.RUNNING)).draining
 
 
 class TestEndsWithoutReport:
     def test_what_runs_has_ended_as_the_platform_says_and_what_had_ended_stays(self):
-        found = reports.of_platform(ended(137, message="gone", processes=(SUPERVISOR,)), REPORTED)
+        found = status_merge.of_platform(
+            ended(137, message="gone", processes=(SUPERVISOR,)), REPORTED
+        )
         first, second = found.processes
         assert (found.exit_code, found.host) == (-9, "by itself")
         assert (first.exit_code, first.reason, first.message) == (
@@ -78,31 +82,31 @@ class TestEndsWithoutReport:
         "kind", [ReasonKind.OOM, ReasonKind.EVICTED, ReasonKind.PREEMPTED, ReasonKind.NODE_LOST]
     )
     def test_reasons_that_only_a_platform_knows_stay(self, kind):
-        found = reports.of_platform(ended(137, kind), REPORTED)
+        found = status_merge.of_platform(ended(137, kind), REPORTED)
         assert found.reason.kind is found.processes[0].reason.kind is kind
         assert found.exit_code == -9
 
     def test_a_job_that_was_ended_before_it_ran_ended_by_that(self):
         taken = JobStatus(state=JobState.FAILED)
         asked = {int(signal.SIGTERM), int(signal.SIGKILL)}
-        assert reports.of_platform(taken, None, asked=asked).exit_code == -9
-        assert reports.of_platform(taken, None, asked={int(signal.SIGTERM)}).exit_code == -15
-        assert reports.of_platform(taken, None, asked={int(signal.SIGUSR1)}).exit_code is None
+        assert status_merge.of_platform(taken, None, asked=asked).exit_code == -9
+        assert status_merge.of_platform(taken, None, asked={int(signal.SIGTERM)}).exit_code == -15
+        assert status_merge.of_platform(taken, None, asked={int(signal.SIGUSR1)}).exit_code is None
 
     def test_codes_of_programs_are_left_alone(self):
-        assert reports.of_platform(ended(127), None).exit_code == 127
-        assert reports.of_platform(ended(255), None).exit_code == 255
-        assert reports.of_platform(ended(0), None).exit_code == 0
+        assert status_merge.of_platform(ended(127), None).exit_code == 127
+        assert status_merge.of_platform(ended(255), None).exit_code == 255
+        assert status_merge.of_platform(ended(0), None).exit_code == 0
 
 
 def test_a_lost_lease_ends_what_lived():
-    found = reports.lost(
+    found = status_merge.lost(
         REPORTED, Reason(ReasonKind.LEASE), host="node 1", words="nothing was heard"
     )
     assert (found.state, found.reason) == (JobState.FAILED, Reason(ReasonKind.LEASE))
     assert [p.state for p in found.processes] == [JobState.FAILED, JobState.SUCCEEDED]
     assert not found.reason.counts_as_attempt
-    assert reports.lost(None, Reason(ReasonKind.LEASE), host="", words="w").host is None
+    assert status_merge.lost(None, Reason(ReasonKind.LEASE), host="", words="w").host is None
 
 
 class TestDiagnosis:
@@ -111,11 +115,11 @@ class TestDiagnosis:
         [
             "/usr/bin/python3: No module named fiber",
             "Error while finding module specification for 'x' (No module named 'fiber')",
-            "ModuleNotFoundError: No module named 'fiber.launch.job'",
+            "ModuleNotFoundError: No module named 'fiber._agent.job'",
         ],
     )
     def test_fiber_is_missing(self, line):
-        found = reports.diagnose(ended(1, host="node 1"), ["something", line])
+        found = status_merge.diagnose(ended(1, host="node 1"), ["something", line])
         assert "fiber is not installed in the Python of node 1" in found
         assert "pip install 'fiber-core==" in found
 
@@ -131,17 +135,17 @@ class TestDiagnosis:
         ],
     )
     def test_python_is_missing(self, line):
-        found = reports.diagnose(ended(127, host="node 1", message=line), [])
+        found = status_merge.diagnose(ended(127, host="node 1", message=line), [])
         assert "python3 on node 1; install Python" in found
 
     def test_a_platforms_own_words_are_told(self):
         status = JobStatus(
             state=JobState.FAILED, reason=Reason(ReasonKind.IMAGE), message="no such image: x"
         )
-        assert reports.diagnose(status, []) == "IMAGE: no such image: x"
+        assert status_merge.diagnose(status, []) == "IMAGE: no such image: x"
 
     def test_whatever_else_it_was_the_last_lines_are_told(self):
-        found = reports.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
+        found = status_merge.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
         assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
 
 
@@ -165,7 +169,7 @@ class TestTakenAway:
     )
 
     def test_a_signal_that_the_platform_sent_is_no_fault_of_the_work(self):
-        found = reports.taken_away(self.ENDED, self.LEAVING)
+        found = status_merge.taken_away(self.ENDED, self.LEAVING)
         first, second = found.processes
         assert found.reason == first.reason == Reason(ReasonKind.EVICTED)
         assert not first.reason.counts_as_attempt
@@ -174,12 +178,12 @@ class TestTakenAway:
 
     def test_one_that_was_sent_from_here_is_what_it_was(self):
         asked = {int(signal.SIGTERM)}
-        assert reports.taken_away(self.ENDED, self.LEAVING, asked=asked) is self.ENDED
+        assert status_merge.taken_away(self.ENDED, self.LEAVING, asked=asked) is self.ENDED
 
     @pytest.mark.parametrize("platform", [None, JobStatus(state=JobState.RUNNING)])
     def test_where_nobody_takes_anything_away_nothing_changes(self, platform):
-        assert reports.taken_away(self.ENDED, platform) is self.ENDED
+        assert status_merge.taken_away(self.ENDED, platform) is self.ENDED
 
     def test_a_fault_of_the_work_stays_one(self):
         status = ended(3, processes=(DONE,))
-        assert reports.taken_away(status, self.LEAVING) is status
+        assert status_merge.taken_away(status, self.LEAVING) is status

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatch_world import until
+from fiber._launch.submit_proxy import TARGET, RelayBackend, Relays
+from fiber._wire import codec
+from fiber._wire import frames as wire
+from fiber._wire.frames import Kind, Message
 from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, SubmitError
-from fiber.launch.relay import TARGET, RelayBackend, Relays
 from fiber.model import (
     Capacity,
     Job,
@@ -20,8 +22,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
 )
-from fiber.transport import codec, wire
-from fiber.transport.wire import Kind, Message
+from tasks_world import until
 
 SPEC = JobSpec(run_id="r", name="a job", argv=("p",), private=b"secret")
 RUNS = JobStatus(state=JobState.RUNNING)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber.objects import places
+from fiber._objects import addresses
 
 
 def node(folder, *urls, same_host=True):
@@ -24,75 +24,75 @@ def node(folder, *urls, same_host=True):
     [(("host", 1), "AF_INET"), ("/path", "AF_UNIX"), (r"\\.\pipe\x", "AF_PIPE")],
 )
 def test_an_address_tells_its_family(address, family):
-    assert places.family_of(address) == family
+    assert addresses.family_of(address) == family
 
 
 @pytest.mark.parametrize("family", ["AF_PIPE", "AF_NONE", ""])
 def test_families_that_there_are_not_are_refused(family):
     with pytest.raises(ValueError, match="is not recognized"):
-        places.check_family(family)
+        addresses.check_family(family)
 
 
 def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
-    family, address = places.any_address(None, node(tmp_path))
+    family, address = addresses.any_address(None, node(tmp_path))
     assert family == "AF_UNIX"
     assert address.startswith(f"{tmp_path}/")
-    assert places.any_address("AF_INET", node(tmp_path)) == ("AF_INET", ("localhost", 0))
+    assert addresses.any_address("AF_INET", node(tmp_path)) == ("AF_INET", ("localhost", 0))
 
 
 def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path):
     far = node(tmp_path, same_host=False)
-    assert places.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
+    assert addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 
 def test_what_streams_reach_is_no_address_where_there_is_another_one(tmp_path):
     far = node(tmp_path, "hub+tls+tcp://0badcafe@127.0.0.1:1", same_host=False)
-    assert places.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
+    assert addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 
 def test_a_host_is_resolved_and_none_is_all():
-    assert places.listen_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
-    assert places.listen_url(("", 5), "AF_INET") == "tls+tcp://0.0.0.0:5"
-    assert places.dial_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
-    assert places.address_of("tls+tcp://127.0.0.1:5", "AF_INET") == ("127.0.0.1", 5)
+    assert addresses.listen_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
+    assert addresses.listen_url(("", 5), "AF_INET") == "tls+tcp://0.0.0.0:5"
+    assert addresses.dial_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
+    assert addresses.address_of("tls+tcp://127.0.0.1:5", "AF_INET") == ("127.0.0.1", 5)
 
 
 def test_an_unknown_host_is_the_systems_error():
     with pytest.raises(OSError):
-        places.dial_url(("no host has this name.invalid", 5), "AF_INET")
+        addresses.dial_url(("no host has this name.invalid", 5), "AF_INET")
 
 
 def test_what_is_listened_on_everywhere_is_reachable_by_each_network_others_first():
-    found = places.reachable("tls+tcp://0.0.0.0:5")
+    found = addresses.reachable("tls+tcp://0.0.0.0:5")
     assert "tls+tcp://127.0.0.1:5" in found
     assert not any("0.0.0.0" in url for url in found)
     assert found == sorted(found, key=lambda url: "//127." in url)
-    assert places.reachable("tls+tcp://10.1.2.3:5") == ["tls+tcp://10.1.2.3:5"]
+    assert addresses.reachable("tls+tcp://10.1.2.3:5") == ["tls+tcp://10.1.2.3:5"]
 
 
 def test_we_listen_where_our_neighbours_reach_us(tmp_path):
-    neighbours = ["tls+tcp://127.0.0.1:5", "tls+tcp://127.0.0.1:6", f"{places._UNIX}/some/path"]
-    inet, unix = places.near(neighbours, node(tmp_path))
+    neighbours = ["tls+tcp://127.0.0.1:5", "tls+tcp://127.0.0.1:6", f"{addresses._UNIX}/some/path"]
+    inet, unix = addresses.near(neighbours, node(tmp_path))
     assert inet == "tls+tcp://127.0.0.1:0"
     assert str(tmp_path) in unix
 
 
 def test_probing_leaves_nothing_behind(tmp_path):
     path = tmp_path / "here"
-    places.probe(str(path), "AF_UNIX")
+    addresses.probe(str(path), "AF_UNIX")
     assert not path.exists()
     path.touch()
     with pytest.raises(OSError, match="in use"):
-        places.probe(str(path), "AF_UNIX")
+        addresses.probe(str(path), "AF_UNIX")
     assert path.exists()
 
 
 def test_the_system_says_why_nobody_answers(tmp_path):
     with pytest.raises(FileNotFoundError):
-        places.complain(str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"))
+        addresses.complain(str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
     with pytest.raises(ConnectionRefusedError) as caught:
-        places.complain(address, "AF_INET", ValueError("its cause"))
+        addresses.complain(address, "AF_INET", ValueError("its cause"))
     assert isinstance(caught.value.__cause__, ValueError)

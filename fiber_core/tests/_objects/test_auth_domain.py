@@ -9,10 +9,10 @@ from multiprocessing import AuthenticationError
 import pytest
 
 import objects_world
-from fiber.objects import places
-from fiber.objects.address import Address, Kind
-from fiber.objects.realms import Introduced
-from fiber.transport.identity import Credentials
+from fiber._objects import addresses
+from fiber._objects.address import Address, Kind
+from fiber._objects.auth_domain import Introduced
+from fiber._wire.identity import Credentials
 from objects_world import put, take
 
 KEY = b"a secret of two programs"
@@ -37,7 +37,7 @@ def strangers(tmp_path, monkeypatch):
 
 def listen(node, path):
     realm = node.store.realms.of(KEY)
-    node.store.realms.open(realm, f"{places._UNIX}{path}")
+    node.store.realms.open(realm, f"{addresses._UNIX}{path}")
     return realm
 
 
@@ -99,7 +99,7 @@ def test_what_is_told_where_nobody_listens_yet_is_listened_for(strangers, tmp_pa
     here, there = strangers
     realm = listen(here, tmp_path / "meeting")
     theirs = there.store.realms.of(KEY)
-    theirs.met(f"{places._UNIX}{tmp_path / 'meeting'}")
+    theirs.met(f"{addresses._UNIX}{tmp_path / 'meeting'}")
 
     queue = there.queue()
     remote = here.store.take(queue.address_in(realm.name), 0, 0)

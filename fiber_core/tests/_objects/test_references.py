@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.objects.references import LASTING, References
+from fiber._objects.references import LASTING, References
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fiber._objects.queue.messages import Laden
 from fiber.exceptions import PeerLostError
-from fiber.objects.items import Laden
 from objects_world import put, take
-from transport_world import until
+from wire_world import until
 
 
 def test_the_last_writers_end_is_heard_after_all_it_put(owner, other):

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 
+from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError
-from fiber.objects.address import Kind
 from objects_world import in_thread, put, take
-from transport_world import PATIENCE, until
+from wire_world import PATIENCE, until
 
 
 def test_waiting_readers_hear_of_the_owners_death_by_name(owner, other):

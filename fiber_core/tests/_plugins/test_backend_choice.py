@@ -4,9 +4,10 @@ import importlib
 
 import pytest
 
+from fiber._config.settings import load_config
+from fiber._plugins.backend_choice import choose_backend, load_backend
+from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend
-from fiber.backend import choose_backend, load_backend
-from fiber.config import load_config
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
@@ -16,7 +17,6 @@ from fiber.exceptions import (
 )
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendClaim, BackendContext, BackendInfo
-from fiber.plugins import load_plugins
 
 
 class Blue(Backend):

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from fiber.defaults import fiber_listen_address
+from fiber._plugins.defaults import fiber_listen_address
+from fiber._plugins.manager import load_plugins
 from fiber.hookspecs import hookimpl
 from fiber.model import Interface, ListenAddress, Peers
-from fiber.plugins import load_plugins
 
 HERE = "unix" if sys.platform == "linux" else "ipc"
 LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)

@@ -10,7 +10,8 @@ import click
 import pytest
 
 from distributions import Site
-from fiber import plugins as plugins_module
+from fiber._plugins import manager as plugins_module
+from fiber._plugins.manager import load_plugins
 from fiber.abc import API_VERSION, ResourceProvider
 from fiber.exceptions import (
     BackendNotInstalledError,
@@ -22,7 +23,6 @@ from fiber.exceptions import (
 )
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendInfo, JobState, JobStatus
-from fiber.plugins import load_plugins
 
 GOOD = """
 @hookimpl
@@ -332,7 +332,7 @@ class TestClashes:
 
         loaded = load_plugins(entry_points=(), extra=[Taker()])
 
-        assert type(loaded.find_provider("gpu")).__module__ == "fiber.resources.nvidia"
+        assert type(loaded.find_provider("gpu")).__module__ == "fiber._agent.resources.nvidia"
         assert "'gpu' is offered by fiber-core" in str(loaded.clashes[0])
 
     def test_a_command_offered_twice_belongs_to_neither(self):
@@ -436,8 +436,8 @@ class TestOverview:
         assert (blue.distribution, blue.version) == ("fiber-blue", "3.1")
         assert [info.name for info in blue.backends] == ["blue"]
         assert blue.hooks == ("fiber_backends",)
-        assert by_name["fiber.resources.plugin"].resources == ("gpu",)
-        assert by_name["fiber.defaults"].distribution == "fiber-core"
+        assert by_name["fiber._agent.resources.plugin"].resources == ("gpu",)
+        assert by_name["fiber._plugins.defaults"].distribution == "fiber-core"
 
     def test_the_metadata_version_is_the_one_listed(self, site):
         site.add(
@@ -465,7 +465,7 @@ class TestNotifications:
                 heard.append((job, current.state))
 
         loaded = load_plugins(entry_points=(), extra=[Raises(), Hears(), Raises()])
-        with caplog.at_level(logging.WARNING, "fiber.plugins"):
+        with caplog.at_level(logging.WARNING, "fiber._plugins.manager"):
             loaded.notify(
                 "fiber_job_changed",
                 job="j",

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._plugins.registry import BrokenPlugin, Index, Source, broken_backend
 from fiber.exceptions import PluginClashError
-from fiber.plugin_names import BrokenPlugin, Index, Source, broken_backend
 
 ONE, TWO, CORE = (
     Source("one", "fiber-one", "1"),

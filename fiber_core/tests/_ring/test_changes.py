@@ -2,9 +2,9 @@
 
 import pytest
 
-from fiber.ring import events
-from fiber.ring.instructions import Admit, Change, EndWorker, Form, StartWorker
-from fiber.ring.model import ConditionKind, Failure
+from fiber._ring import events
+from fiber._ring.commands import Admit, Change, EndWorker, Form, StartWorker
+from fiber._ring.model import ConditionKind, Failure
 from ring_world import DIED, RAISED, RingWorld
 
 CUT_OFF = Failure(reason="Unreachable", message="members cannot reach it")

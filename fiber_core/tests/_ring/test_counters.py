@@ -1,8 +1,8 @@
 """How rings are counted."""
 
-from fiber.ring import counters
-from fiber.ring.counters import Counting, RingCounters
-from fiber.ring.model import Condition, ConditionKind, RingPhase, RingStatus
+from fiber._ring import counters
+from fiber._ring.counters import Counting, RingCounters
+from fiber._ring.model import Condition, ConditionKind, RingPhase, RingStatus
 
 CREATED = (
     Condition(kind=ConditionKind.CREATED, is_true=True, reason="RingCreated", message="", time=0),

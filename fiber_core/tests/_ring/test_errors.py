@@ -2,8 +2,8 @@
 
 import pickle
 
-from fiber.ring.errors import RingError
-from fiber.ring.model import Failure
+from fiber._ring.errors import RingError
+from fiber._ring.model import Failure
 
 FAILURE = Failure(
     reason="EXIT(3)",

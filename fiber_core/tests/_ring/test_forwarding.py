@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 import require
+from fiber._ring.forwarding import Forwarder, Gateway, Host, Streams, loopback_listener
 from fiber.experimental import Ring
-from fiber.ring.forwarding import Forwarder, Gateway, Host, Streams, loopback_listener
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 

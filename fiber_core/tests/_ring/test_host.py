@@ -2,8 +2,8 @@
 
 import socket
 
+from fiber._ring.host import addresses, this_host
 from fiber.model import Interface
-from fiber.ring.here import addresses, this_host
 
 
 def test_a_host_is_told_from_others_of_its_name():

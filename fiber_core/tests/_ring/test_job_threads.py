@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._ring.commands import Go, StartWorker
+from fiber._ring.job_threads import Hands
+from fiber._ring.member import Work
+from fiber._ring.model import Group
 from fiber.exceptions import SubmitError
 from fiber.model import Gang
-from fiber.ring.hands import Hands
-from fiber.ring.instructions import Go, StartWorker
-from fiber.ring.member import Work
-from fiber.ring.model import Group
 
 WORK = Work(
     name="ring-7",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fiber.ring import events
-from fiber.ring.instructions import Collect, EndWorker, Form, Go, StartWorker
-from fiber.ring.model import ConditionKind, Failure, Group
+from fiber._ring import events
+from fiber._ring.commands import Collect, EndWorker, Form, Go, StartWorker
+from fiber._ring.model import ConditionKind, Failure, Group
 from ring_world import DIED, RAISED, RingWorld
 
 
@@ -317,7 +317,7 @@ def test_the_deadline_begins_anew_when_it_is_resumed():
 
 
 def test_workers_stay_as_they_are_where_nothing_is_to_be_cleaned():
-    from fiber.ring.policy import Clean
+    from fiber._ring.policy import Clean
 
     world = ring(workers=2, clean=Clean.NONE, ttl=50.0).runs().gone(1)
 

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fiber.ring import events
-from fiber.ring.model import Failure, RingPhase
-from fiber.ring.policy import Clean
+from fiber._ring import events
+from fiber._ring.model import Failure, RingPhase
+from fiber._ring.policy import Clean
 from ring_world import DIED, RAISED, RingWorld
 
 

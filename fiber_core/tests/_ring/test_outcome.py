@@ -3,8 +3,8 @@
 import pickle
 import threading
 
-from fiber.ring.model import Failure, RingPhase, RingStatus
-from fiber.ring.outcome import Outcome
+from fiber._ring.model import Failure, RingPhase, RingStatus
+from fiber._ring.outcome import Outcome
 
 NEW, RUNNING = RingStatus(phase=RingPhase.NEW), RingStatus(phase=RingPhase.RUNNING)
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._ring.policy import Clean, Policy
+from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.experimental import ConditionKind, Ring, RingError, RingPhase, current_ring
-from fiber.ring.policy import Clean, Policy
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 

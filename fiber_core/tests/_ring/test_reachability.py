@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from fiber.ring.messages import Target
-from fiber.ring.ports import KeptPort
-from fiber.ring.preflight import PROOF, Answering, probe
+from fiber._ring.ports import KeptPort
+from fiber._ring.protocol import Target
+from fiber._ring.reachability import PROOF, Answering, probe
 
 OURS = b"a" * PROOF
 

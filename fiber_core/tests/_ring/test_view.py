@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from fiber._ring import view
+from fiber._ring.model import Member
+from fiber._ring.view import RingView, current_ring
 from fiber.exceptions import FiberError
-from fiber.ring import view
-from fiber.ring.model import Member
-from fiber.ring.view import RingView, current_ring
 
 
 def ring(rank=0, size=2):

@@ -1,8 +1,8 @@
 """What the end of a job says of its ranks."""
 
+from fiber._ring.model import Group
+from fiber._ring.workers import Worker, ended_badly, why
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
-from fiber.ring.model import Group
-from fiber.ring.team import Worker, ended_badly, why
 
 
 def worker(slots=1):

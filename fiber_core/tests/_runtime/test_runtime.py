@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._runtime.runtime import Runtime
 from fiber.exceptions import BackendUnavailableError
-from fiber.runtime import Runtime
 
 
 class Part:

@@ -3,16 +3,16 @@
 import pytest
 
 import fiber
-from fiber import runtime
-from fiber.launch.supervisor import early
-from fiber.starting import starting
+from fiber._agent.supervisor import prestart
+from fiber._runtime import runtime
+from fiber._runtime.start import starting
 
 
 @pytest.fixture
 def begun(monkeypatch):
     calls = []
-    monkeypatch.setattr(early, "start_early", lambda: calls.append("start"))
-    monkeypatch.setattr(early, "end_early", lambda: calls.append("end"))
+    monkeypatch.setattr(prestart, "start_early", lambda: calls.append("start"))
+    monkeypatch.setattr(prestart, "end_early", lambda: calls.append("end"))
     monkeypatch.delenv("FIBER_BACKEND", raising=False)
     monkeypatch.setattr(runtime, "_current", None)
     monkeypatch.setattr(runtime, "_arguments", {})

@@ -5,11 +5,11 @@ import struct
 
 import pytest
 
-from fiber.dispatch import arguments
-from fiber.dispatch.arguments import PLACE, are_constant, encode, read
-from fiber.dispatch.laid import LARGE
+from fiber._tasks import arguments
+from fiber._tasks.arguments import PLACE, are_constant, encode, read
+from fiber._tasks.broadcast import LARGE
+from fiber._wire import frames
 from fiber.exceptions import WireError
-from fiber.transport import wire
 
 SIZE = 5000
 
@@ -43,7 +43,7 @@ def there_and_back(units, place=None, find=nowhere):
     apart, segments = encode(units, place)
     assert apart
     # as it arrives: nobody else has it
-    return read(memoryview(bytearray(wire.joined(segments))), find)
+    return read(memoryview(bytearray(frames.joined(segments))), find)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_items_of_one_unit_are_one_pickle():
     shared = [1]
     apart, segments = encode([[shared, shared]])
     assert not apart
-    pickled, _ = wire.unpack(memoryview(wire.joined(segments)))
+    pickled, _ = frames.unpack(memoryview(frames.joined(segments)))
     first, second = pickle.loads(pickled)
     assert first is second
 
@@ -118,7 +118,7 @@ def test_one_unit_with_something_large_says_where_it_lies():
 def test_one_unit_with_nothing_large_is_as_it_always_was():
     apart, segments = encode([[Array(bytes(SIZE))]], lambda _: pytest.fail("nobody lays this"))
     assert not apart
-    assert len(wire.unpack(memoryview(wire.joined(segments)))[1]) == 1
+    assert len(frames.unpack(memoryview(frames.joined(segments)))[1]) == 1
 
 
 def test_views_of_parts_of_one_object_are_told_apart():
@@ -134,7 +134,9 @@ def test_views_of_parts_of_one_object_are_told_apart():
 )
 def test_references_to_nothing_are_refused(references):
     told = struct.pack(f"<{1 + len(references)}I", len(references), *references)
-    body = told + bytes(-len(told) % 16) + wire.joined(wire.pack(pickle.dumps([1]), [b"z" * SIZE]))
+    body = (
+        told + bytes(-len(told) % 16) + frames.joined(frames.pack(pickle.dumps([1]), [b"z" * SIZE]))
+    )
     with pytest.raises(WireError, match="refer to buffer"):
         list(arguments._opened(references, [memoryview(b"")], nowhere))
     assert read(memoryview(body), nowhere) == [1]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.dispatch import batch as module
-from fiber.dispatch import protocol
-from fiber.dispatch.batch import Batch, Current
-from fiber.dispatch.outcomes import Received
-from fiber.dispatch.protocol import Tasks
+from fiber._tasks import batch as module
+from fiber._tasks import protocol
+from fiber._tasks.batch import Batch, Current
+from fiber._tasks.outcomes import Received
+from fiber._tasks.protocol import Tasks
 
 
 def tasks(start=0, stop=10, chunk=1):

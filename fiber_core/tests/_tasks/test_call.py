@@ -2,12 +2,12 @@
 
 import pytest
 
-from dispatch_world import Sink
-from fiber.dispatch.calls import Call, Unsendable
-from fiber.dispatch.protocol import Mode
+from fiber._tasks.call import Call, Unsendable
+from fiber._tasks.protocol import Mode
+from fiber._wire import codec, frames
 from fiber.model import Reason, ReasonKind
 from fiber.model.task import Attempt
-from fiber.transport import codec, wire
+from tasks_world import Sink
 
 
 class Once:
@@ -48,7 +48,7 @@ def call(items, mode=Mode.MAP, function=abs, **options):
 
 
 def items_of(mode, segments):
-    items = codec.loads(memoryview(wire.joined(segments)))
+    items = codec.loads(memoryview(frames.joined(segments)))
     if mode & Mode.SINGLY:
         return [codec.loads(memoryview(item)) for item in items]
     return items

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fiber.dispatch import attendant as module
-from fiber.dispatch.attendant import Attendant
+from fiber._tasks import control_reader as module
+from fiber._tasks.control_reader import Attendant
 
 
 class Line:

@@ -5,16 +5,16 @@ import time
 
 import pytest
 
-from dispatch_world import Master, Sink, message
-from fiber.dispatch import protocol
-from fiber.dispatch.calls import Unsendable
-from fiber.dispatch.outcomes import Outcomes
-from fiber.dispatch.protocol import Done, Mode
+from fiber._tasks import protocol
+from fiber._tasks.call import Unsendable
+from fiber._tasks.outcomes import Outcomes
+from fiber._tasks.protocol import Done, Mode
+from fiber._wire import codec
+from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
 from fiber.model import Reason, ReasonKind
 from fiber.model.task import Attempt
-from fiber.transport import codec
-from fiber.transport.wire import Kind
+from tasks_world import Master, Sink, message
 
 
 def square(x):
@@ -242,7 +242,7 @@ class TestFunctionsThatAreMissing:
         master.work(peer, square, seen=seen)
 
     def test_the_memory_of_what_a_worker_knows_is_bounded(self, master, monkeypatch):
-        monkeypatch.setattr("fiber.dispatch.session._KNOWN", 3)
+        monkeypatch.setattr("fiber._tasks.session._KNOWN", 3)
         peer, seen = master.peers["a"], 0
         master.ask(peer)
         for number in [1, 2, 3, 1, 2, 3, 4, 1]:
@@ -285,7 +285,7 @@ class TestItemsThatCannotBeRead:
 class TestWorkThatIsStuck:
     def test_is_asked_back_and_given_to_who_is_idle(self, master, monkeypatch):
         clock = [time.monotonic()]
-        monkeypatch.setattr("fiber.dispatch.master.time.monotonic", lambda: clock[0])
+        monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
         a, b = master.peers.values()
         _, sink = master.call(square, list(range(40)))
         master.ask(a)
@@ -312,7 +312,7 @@ class TestWorkThatIsStuck:
         self, master, monkeypatch
     ):
         clock = [time.monotonic()]
-        monkeypatch.setattr("fiber.dispatch.master.time.monotonic", lambda: clock[0])
+        monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
         a, b = master.peers.values()
         _, sink = master.call(square, list(range(40)))
         master.ask(a)

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from dispatch_world import Master, until
-from fiber.dispatch import feeder as module
-from fiber.dispatch.feeder import Feeder
+from fiber._tasks import feeder as module
+from fiber._tasks.feeder import Feeder
 from fiber.exceptions import TerminatedError
+from tasks_world import Master, until
 
 
 class Source:

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from dispatch_world import FakeLaid
-from fiber.dispatch.functions import Functions
-from fiber.transport import codec, wire
+from fiber._tasks.functions import Functions
+from fiber._wire import codec, frames
+from tasks_world import FakeLaid
 
 KB = 1024
 
 
 def pickled(function):
-    return wire.joined(codec.dumps(function))
+    return frames.joined(codec.dumps(function))
 
 
 def closure(value):

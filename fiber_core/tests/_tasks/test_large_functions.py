@@ -2,12 +2,12 @@
 
 import pytest
 
-from dispatch_world import FakeMemory, Master
-from fiber.dispatch import protocol
-from fiber.dispatch.laid import LARGE
+from fiber._tasks import protocol
+from fiber._tasks.broadcast import LARGE
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError
-from fiber.transport import codec, wire
-from fiber.transport.wire import Kind
+from tasks_world import FakeMemory, Master
 
 
 class Refers:
@@ -96,9 +96,9 @@ def test_where_there_is_no_room_it_is_sent(master, memory):
 def test_what_was_laid_is_what_counts_whatever_becomes_of_the_original(master):
     content = bytearray(LARGE)
     call, _ = master.call(lambda item: content, [1])
-    before = wire.joined(call.function)
+    before = frames.joined(call.function)
     content[:] = b"x" * LARGE
-    assert wire.joined(call.function) == before
+    assert frames.joined(call.function) == before
 
 
 def test_calls_of_the_same_function_share_it_and_so_does_the_next_one(master, memory):

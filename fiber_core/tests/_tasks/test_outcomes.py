@@ -6,8 +6,8 @@ from multiprocessing.pool import MaybeEncodingError
 import numpy as np
 import pytest
 
-from fiber.dispatch.outcomes import Outcomes, Received
-from fiber.transport import codec, wire
+from fiber._tasks.outcomes import Outcomes, Received
+from fiber._wire import codec, frames
 
 
 class RefusesToBeRead:
@@ -134,7 +134,7 @@ def test_one_error_may_be_that_of_many_items():
 def test_a_part_of_what_came_can_be_looked_at():
     outcomes = gathered(0, 1, 2, 3)
     outcomes.fail(KeyError("bad"))
-    received = Received(memoryview(wire.joined(outcomes.encode())), 100, 105)
+    received = Received(memoryview(frames.joined(outcomes.encode())), 100, 105)
     assert received.of(101, 103) == ([1, 2], {})
     values, errors = received.of(103, 105)
     assert values == [3, None]
@@ -143,7 +143,12 @@ def test_a_part_of_what_came_can_be_looked_at():
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"no pickle", wire.joined(codec.dumps(([1], {}, []))), wire.joined(codec.dumps("text"))],
+    [
+        b"",
+        b"no pickle",
+        frames.joined(codec.dumps(([1], {}, []))),
+        frames.joined(codec.dumps("text")),
+    ],
     ids=["nothing", "nonsense", "too few", "another thing"],
 )
 def test_nonsense_is_the_error_of_each_item_that_is_asked_for(body):

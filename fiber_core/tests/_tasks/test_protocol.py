@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.dispatch import protocol
-from fiber.dispatch.protocol import Done, Mode, Tasks
+from fiber._tasks import protocol
+from fiber._tasks.protocol import Done, Mode, Tasks
 from fiber.exceptions import WireError
 
 numbers = st.integers(0, 2**64 - 1)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dispatch_world import TARGET, FakePeer, Sink
-from fiber.dispatch import protocol
-from fiber.dispatch.calls import Call
-from fiber.dispatch.protocol import Mode
-from fiber.dispatch.session import Session
-from fiber.pending.instructions import Dispatch
-from fiber.transport.wire import Kind
+from fiber._tasks import protocol
+from fiber._tasks.call import Call
+from fiber._tasks.pending.commands import Dispatch
+from fiber._tasks.protocol import Mode
+from fiber._tasks.session import Session
+from fiber._wire.frames import Kind
+from tasks_world import TARGET, FakePeer, Sink
 
 
 @pytest.fixture

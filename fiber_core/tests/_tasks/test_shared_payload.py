@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from dispatch_world import TARGET, FakeLink, FakeMemory, Master, Sink
-from fiber.dispatch import protocol
-from fiber.dispatch.calls import Call
-from fiber.dispatch.laid import LARGE
-from fiber.dispatch.outcomes import Received
-from fiber.dispatch.protocol import Mode, Tasks
-from fiber.dispatch.repeated import BlindError, Places, Repeated
-from fiber.dispatch.worker import Worker
-from fiber.transport.wire import Kind
+from fiber._tasks import protocol
+from fiber._tasks.broadcast import LARGE
+from fiber._tasks.call import Call
+from fiber._tasks.outcomes import Received
+from fiber._tasks.protocol import Mode, Tasks
+from fiber._tasks.shared_payload import BlindError, Places, Repeated
+from fiber._tasks.worker import Worker
+from fiber._wire.frames import Kind
+from tasks_world import TARGET, FakeLink, FakeMemory, Master, Sink
 
 
 class Array(bytearray):

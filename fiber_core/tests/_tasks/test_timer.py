@@ -2,8 +2,8 @@
 
 import time
 
-from fiber.dispatch.alarm import Alarm
-from fiber.transport.reactor import Timer
+from fiber._tasks.timer import Alarm
+from fiber._wire.reactor import Timer
 
 
 class Reactor:

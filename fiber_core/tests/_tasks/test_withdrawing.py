@@ -4,7 +4,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from dispatch_world import Master
+from tasks_world import Master
 
 
 def same(x):

@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from dispatch_world import TARGET, FakeLink, Sink, until
-from fiber.dispatch import batch, protocol
-from fiber.dispatch.calls import Call
-from fiber.dispatch.outcomes import Received
-from fiber.dispatch.protocol import Mode, Tasks
-from fiber.dispatch.worker import DescriptorsLostError, Worker
+from fiber._tasks import batch, protocol
+from fiber._tasks.call import Call
+from fiber._tasks.outcomes import Received
+from fiber._tasks.protocol import Mode, Tasks
+from fiber._tasks.worker import DescriptorsLostError, Worker
+from fiber._wire import codec
+from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
-from fiber.transport import codec
-from fiber.transport.wire import Kind
+from tasks_world import TARGET, FakeLink, Sink, until
 
 go_on = threading.Event()
 begun = threading.Event()

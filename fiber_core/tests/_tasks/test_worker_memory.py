@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from dispatch_world import TARGET, FakeLink, FakeMemory, Sink
-from fiber.dispatch import protocol
-from fiber.dispatch.calls import Call
-from fiber.dispatch.outcomes import Received
-from fiber.dispatch.protocol import Mode, Tasks
-from fiber.dispatch.worker import Worker
-from fiber.transport.wire import Kind
+from fiber._tasks import protocol
+from fiber._tasks.call import Call
+from fiber._tasks.outcomes import Received
+from fiber._tasks.protocol import Mode, Tasks
+from fiber._tasks.worker import Worker
+from fiber._wire.frames import Kind
+from tasks_world import TARGET, FakeLink, FakeMemory, Sink
 
 
 def double(x):

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from fiber.transport.ferry.buffered import Buffered, Lines
-from fiber.transport.ferry.greeting import LONGEST
-from fiber.transport.reactor import Reactor
+from fiber._tunnel.buffered import Buffered, Lines
+from fiber._tunnel.greeting import LONGEST
+from fiber._wire.reactor import Reactor
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._tunnel.greeting import HubSide, LandingSide, Records, number, split
 from fiber.exceptions import HandshakeError, WireError
-from fiber.transport.ferry.greeting import HubSide, LandingSide, Records, number, split
 
 KEY = b"k" * 32
 

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from ferry_world import FerryWorld
+from fiber._tunnel import hub
+from fiber._tunnel.landing import Landing, ask
 from fiber.exceptions import TransportError
-from fiber.transport.ferry import hub
-from fiber.transport.ferry.landing import Landing, ask
 
 
 @pytest.fixture

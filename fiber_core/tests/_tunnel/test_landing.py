@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from ferry_world import KEY
+from fiber._tunnel import landing as module
+from fiber._tunnel.greeting import HubSide
+from fiber._tunnel.landing import Landing, ask, serve
 from fiber.exceptions import TransportError
-from fiber.transport.ferry import landing as module
-from fiber.transport.ferry.greeting import HubSide
-from fiber.transport.ferry.landing import Landing, ask, serve
 
 
 @pytest.fixture

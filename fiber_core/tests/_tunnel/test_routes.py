@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber.transport.ferry.routes import Route, is_route, parse, route_to
+from fiber._tunnel.routes import Route, is_route, parse, route_to
 
 ROUTE = "hub+tls+tcp://ab12cd34.0@10.1.2.3:555"
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from fiber._tunnel.session import ABORT, PING, WINDOW, Session
 from fiber.exceptions import WireError
-from fiber.transport.ferry.session import ABORT, PING, WINDOW, Session
 
 
 def carry(frames, to):

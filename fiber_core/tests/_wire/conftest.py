@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fiber.transport import codec
-from fiber.transport.dialling import DiallingSocket
-from fiber.transport.identity import Credentials
-from fiber.transport.nng import ListeningSocket
-from transport_world import PATIENCE, Listening, address
+from fiber._wire import codec
+from fiber._wire.identity import Credentials
+from fiber._wire.nng import ListeningSocket
+from fiber._wire.nng_dialer import DiallingSocket
+from wire_world import PATIENCE, Listening, address
 
 
 @pytest.fixture

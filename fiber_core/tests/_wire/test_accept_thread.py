@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber.transport.accepting import Accepting, private_listener
+from fiber._wire.accept_thread import Accepting, private_listener
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import traceback
 
 import pytest
 
+from fiber._wire import codec, frames
+from fiber._wire.client import Client
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from fiber.transport import codec, wire
-from fiber.transport.client import Client
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Mailbox, close_carriers, hello, until
+from wire_world import PATIENCE, Mailbox, close_carriers, hello, until
 
 
 class CustomError(Exception):
@@ -397,4 +397,4 @@ class TestTheEnd:
         listening = listen(max_frame=4096)
         client = connect(listening)
         assert answer(ask(client, "echo", b"x" * 100_000)) == [b"x" * 100_000]
-        assert client._link._max_frame == 4096 != wire.MAX_FRAME
+        assert client._link._max_frame == 4096 != frames.MAX_FRAME

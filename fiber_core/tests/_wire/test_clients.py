@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from fiber._wire.clients import Clients
 from fiber.exceptions import PeerLostError
-from fiber.transport.clients import Clients
 from objects_world import in_thread
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elsewhere import there_and_back
+from fiber._wire import codec, frames
 from fiber.exceptions import WireError
-from fiber.transport import codec, wire
 
 
 def test_reducers_are_registered_once_a_library_is_imported_to_its_end(monkeypatch):
@@ -89,7 +89,7 @@ class TestValues:
         while deep:
             deep = deep.pop()
 
-    @pytest.mark.parametrize("body", [b"", bytes(20), wire.joined(wire.pack(b"")), b"x" * 50])
+    @pytest.mark.parametrize("body", [b"", bytes(20), frames.joined(frames.pack(b"")), b"x" * 50])
     def test_what_is_no_pickle_is_an_error(self, body):
         with pytest.raises((WireError, EOFError, pickle.UnpicklingError)):
             codec.loads(memoryview(body))
@@ -105,7 +105,7 @@ class TestArrays:
         assert sum(len(s) for s in segments) < array.nbytes + 1000
 
     def test_nor_on_their_way_in(self):
-        body = bytearray(wire.joined(codec.dumps(np.arange(100_000))))
+        body = bytearray(frames.joined(codec.dumps(np.arange(100_000))))
         array = codec.loads(memoryview(body))
         assert np.shares_memory(array, np.frombuffer(body, np.uint8))
 
@@ -126,7 +126,7 @@ class TestArrays:
         assert not there_and_back(array).flags.writeable
 
     def test_small_ones_do_not_keep_each_other_alive(self):
-        body = bytearray(wire.joined(codec.dumps([np.arange(4), np.arange(100_000)])))
+        body = bytearray(frames.joined(codec.dumps([np.arange(4), np.arange(100_000)])))
         small, _ = codec.loads(memoryview(body))
         assert not np.shares_memory(small, np.frombuffer(body, np.uint8))
 

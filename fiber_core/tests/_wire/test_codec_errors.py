@@ -10,8 +10,8 @@ from multiprocessing.pool import MaybeEncodingError
 import pytest
 
 from elsewhere import there_and_back
+from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
-from fiber.transport import codec, wire
 
 
 class AwkwardError(Exception):
@@ -123,7 +123,7 @@ class TestErrors:
         module = type(sys)("only_there")
         monkeypatch.setitem(sys.modules, "only_there", module)
         module.Strange = type("Strange", (Exception,), {"__module__": "only_there"})
-        body = wire.joined(
+        body = frames.joined(
             codec.dumps(["good", codec.with_traceback(raised(module.Strange("far")))])
         )
         monkeypatch.delitem(sys.modules, "only_there")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from elsewhere import Elsewhere, there_and_back, typed
-from fiber.transport import codec, wire
+from fiber._wire import codec, frames
 
 
 class TestMainByReference:
@@ -53,7 +53,7 @@ def work(x):
 
     def test_a_by_value_function_uses_the_main_that_is_there(self, main):
         exec("rate = 2\nuse = lambda x: x * rate", vars(main))
-        body = memoryview(wire.joined(codec.dumps(main.use)))
+        body = memoryview(frames.joined(codec.dumps(main.use)))
         main.rate = 5
         assert codec.loads(body)(10) == 50
 

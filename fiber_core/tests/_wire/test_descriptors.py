@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from fiber.transport import descriptors
+from fiber._wire import descriptors
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import attrs
 import psutil
 import pytest
 
+from fiber._wire.frames import Kind
+from fiber._wire.nng import BACKLOG
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
-from fiber.transport.nng import BACKLOG
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Listening, Mailbox, address, echoes, frame, hello, until
+from wire_world import PATIENCE, Listening, Mailbox, address, echoes, frame, hello, until
 
 
 class TestServices:
@@ -295,7 +295,7 @@ class TestItsEnd:
         one.close()
 
     def test_a_peer_without_proof_has_no_name(self, listen):
-        from fiber.transport.endpoint import Peer
+        from fiber._wire.endpoint import Peer
 
         endpoint = listen().endpoint
         assert repr(Peer(endpoint, endpoint._carriers["unix"], 7)) == "<Peer unproven on pipe 7>"
@@ -303,7 +303,7 @@ class TestItsEnd:
     def test_hellos_of_peers_are_what_they_said(self, listen):
         listening = listen()
         theirs = attrs.evolve(hello("w"), host="far", pid=77)
-        from fiber.transport.link import Link
+        from fiber._wire.link import Link
 
         link = Link(listening.url, listening.credentials, theirs)
         assert listening.peer("w").hello == theirs

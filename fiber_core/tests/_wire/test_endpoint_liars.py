@@ -9,12 +9,12 @@ import threading
 import pytest
 
 import soak
-from fiber.dispatch.calls import Call
-from fiber.dispatch.protocol import Done, Mode
+from fiber._tasks.call import Call
+from fiber._tasks.protocol import Done, Mode
+from fiber._wire import codec
+from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.transport import codec
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Echo, Mailbox, Pool, echoes, frame, hello, warnings
+from wire_world import PATIENCE, Echo, Mailbox, Pool, echoes, frame, hello, warnings
 
 DAMAGED = soak.count(10_000)
 
@@ -170,7 +170,7 @@ def echoes_at(listening, target):
 
 def answer_tasks(link):
     """Be an honest worker on a thread of its own, until the link is closed."""
-    from fiber.dispatch.worker import Worker
+    from fiber._tasks.worker import Worker
 
     def redial():
         raise PeerLostError("over")

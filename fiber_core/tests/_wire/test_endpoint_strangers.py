@@ -18,12 +18,12 @@ import psutil
 import pynng
 import pytest
 
-from fiber.dispatch.protocol import Done
-from fiber.transport import nng, wire
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, outcome, until, warnings
+from fiber._tasks.protocol import Done
+from fiber._wire import frames, nng
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
+from wire_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, outcome, until, warnings
 
 
 class TestStrangers:
@@ -127,7 +127,7 @@ class TestStrangers:
     def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
         listening = listen(scheme, proof_timeout=0.2)
         stranger = listening.stranger()
-        from fiber.transport.handshake import Dialler
+        from fiber._wire.handshake import Dialler
 
         kind, body = Dialler(listening.credentials, hello("x")).hello()
         stranger.say(frame(kind, body))
@@ -169,7 +169,7 @@ class TestStrangers:
         mark = folder / "unpickled"
         bomb = pickle.dumps(Bomb(str(mark)))
         listening.endpoint.serve(1, Pool(listening.reactor).dispatcher)
-        for body in (bomb, wire.joined(wire.pack(bomb)), Done(1, 0, 1, 0.1, 1).encode() + bomb):
+        for body in (bomb, frames.joined(frames.pack(bomb)), Done(1, 0, 1, 0.1, 1).encode() + bomb):
             stranger = listening.stranger()
             stranger.say(frame(kind, body))
             assert stranger.is_cut_off()
@@ -178,7 +178,7 @@ class TestStrangers:
     def test_large_frames_are_refused_before_they_are_looked_at(self, listening, caplog):
         link = listening.link()
         stranger = listening.stranger()
-        stranger.say(frame(Kind.HELLO, b"x" * wire.MAX_UNPROVEN))
+        stranger.say(frame(Kind.HELLO, b"x" * frames.MAX_UNPROVEN))
         assert stranger.is_cut_off()
         words = (
             "65568 bytes from a peer that has not proved who it is",
@@ -208,7 +208,7 @@ class TestStrangers:
                 probe = held.enter_context(bare(listening))
                 with contextlib.suppress(OSError):
                     probe.sendall(b"\x00SP\x00\x00\x30\x00\x00")
-                    probe.sendall(b"\x01" + (wire.MAX_FRAME).to_bytes(8, "big"))
+                    probe.sendall(b"\x01" + (frames.MAX_FRAME).to_bytes(8, "big"))
             assert echoes(listening.link())
             assert process.memory_info().rss - before < 64 * 2**20
 
@@ -324,8 +324,8 @@ import json, os, resource, sys
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 from fiber.model.network import ListenAddress
-from fiber.transport import endpoint, handshake, identity, nng, reactor
-from fiber.transport.wire import Kind
+from fiber._wire import endpoint, handshake, identity, nng, reactor
+from fiber._wire.frames import Kind
 class Echo:
     def on_message(self, peer, message):
         peer.send(Kind.REPLY, message.target, message.id, [message.body])

@@ -13,13 +13,13 @@ import time
 import psutil
 import pytest
 
+from fiber._wire import fork
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError
-from fiber.transport import fork
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind
 from forking import environ, run, whole
-from transport_world import PATIENCE, Echo, Mailbox, hello
+from wire_world import PATIENCE, Echo, Mailbox, hello
 
 
 class TestTheChild:

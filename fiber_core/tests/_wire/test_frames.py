@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import soak
+from fiber._wire import frames
+from fiber._wire.frames import HEADER, Assembler, Kind
 from fiber.exceptions import WireError
-from fiber.transport import wire
-from fiber.transport.wire import HEADER, Assembler, Kind
 
 KINDS = [kind for kind in Kind if kind is not Kind.PART]
 MESSAGE_KINDS = [kind for kind in KINDS if kind >= Kind.CALL]
@@ -24,14 +24,14 @@ EXAMPLES = max(10, soak.count(10_000) // BATCH)
 
 def frame(kind, target=1, number=2, size=None, body=b"", ack=0):
     size = len(body) if size is None else size
-    return wire.header(kind, ack=ack, target=target, id=number, size=size) + body
+    return frames.header(kind, ack=ack, target=target, id=number, size=size) + body
 
 
 def frames_of(kind, target, number, segments, max_frame):
     """The frames of a message as the bytes that travel."""
     return [
-        frame(kind_, target_, number_, size, wire.joined(pieces))
-        for kind_, target_, number_, size, pieces in wire.split(
+        frame(kind_, target_, number_, size, frames.joined(pieces))
+        for kind_, target_, number_, size, pieces in frames.split(
             kind, target, number, segments, max_frame=max_frame
         )
     ]
@@ -57,17 +57,17 @@ def damaged(data, draw):
 class TestFrames:
     @given(st.sampled_from(Kind), st.integers(0, 2**32 - 1), WHOLE, WHOLE, st.binary())
     def test_a_frame_is_read_as_it_was_written(self, kind, ack, target, number, body):
-        read = wire.parse(frame(kind, target, number, body=body, ack=ack))
+        read = frames.parse(frame(kind, target, number, body=body, ack=ack))
 
         assert (read.kind, read.ack, read.target, read.id) == (kind, ack, target, number)
         assert (read.size, bytes(read.body)) == (len(body), body)
 
     def test_the_count_of_acknowledged_frames_begins_anew_after_its_last_number(self):
-        assert wire.parse(frame(Kind.GRANT, ack=2**32 + 5)).ack == 5
+        assert frames.parse(frame(Kind.GRANT, ack=2**32 + 5)).ack == 5
 
     def test_frames_are_read_from_any_kind_of_buffer(self):
         data = frame(Kind.CAST, body=b"abc")
-        bodies = {bytes(wire.parse(kind(data)).body) for kind in (bytes, bytearray, memoryview)}
+        bodies = {bytes(frames.parse(kind(data)).body) for kind in (bytes, bytearray, memoryview)}
         assert bodies == {b"abc"}
 
     @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ class TestFrames:
     )
     def test_what_is_wrong_with_a_frame_is_said(self, data, words):
         with pytest.raises(WireError, match=words):
-            wire.parse(data)
+            frames.parse(data)
 
     @pytest.mark.parametrize("kind", Kind)
     def test_the_handshake_has_kinds_of_its_own(self, kind):
-        assert wire.parse(frame(kind)).is_handshake == (kind < Kind.CALL)
+        assert frames.parse(frame(kind)).is_handshake == (kind < Kind.CALL)
 
 
 class TestSplitting:
@@ -103,7 +103,7 @@ class TestSplitting:
         assert all(len(data) <= HEADER.size + room for data in sent)
 
         assembler = Assembler()
-        *before, last = [assembler.feed(wire.parse(data)) for data in sent]
+        *before, last = [assembler.feed(frames.parse(data)) for data in sent]
 
         assert before == [None] * (len(sent) - 1)
         assert (last.kind, last.target, last.id) == (kind, 3, 4)
@@ -121,7 +121,7 @@ class TestSplitting:
         ]
         assembler, arrived = Assembler(), {}
         while any(queues):
-            message = assembler.feed(wire.parse(order.choice([q for q in queues if q]).pop(0)))
+            message = assembler.feed(frames.parse(order.choice([q for q in queues if q]).pop(0)))
             if message is not None:
                 arrived[message.id] = bytes(message.body)
 
@@ -129,9 +129,9 @@ class TestSplitting:
 
     def test_nothing_is_copied_when_a_message_is_cut(self):
         segment = bytearray(b"a" * 100)
-        cut = list(wire.split(Kind.CALL, 1, 1, [segment], max_frame=HEADER.size + 40))
+        cut = list(frames.split(Kind.CALL, 1, 1, [segment], max_frame=HEADER.size + 40))
         segment[99] = ord("z")
-        assert wire.joined(piece for *_, pieces in cut for piece in pieces)[-1:] == b"z"
+        assert frames.joined(piece for *_, pieces in cut for piece in pieces)[-1:] == b"z"
 
     def test_a_message_without_a_body_is_one_frame(self):
         assert frames_of(Kind.CALL, 1, 1, [], HEADER.size + 1) == [frame(Kind.CALL, 1, 1)]
@@ -170,32 +170,32 @@ class TestAssembling:
         assembler = Assembler()
         with pytest.raises(WireError, match=words):
             for data in sent:
-                assembler.feed(wire.parse(data))
+                assembler.feed(frames.parse(data))
 
     def test_a_message_whose_sender_was_interrupted_gives_way_to_the_next_of_its_number(self):
         assembler = Assembler()
         for data in (frame(Kind.CALL, 1, 7, 4, b"xx"), frame(Kind.CALL, 1, 7, 3, b"a")):
-            assert assembler.feed(wire.parse(data)) is None
-        message = assembler.feed(wire.parse(frame(Kind.PART, 1, 7, 1, b"bc")))
+            assert assembler.feed(frames.parse(data)) is None
+        message = assembler.feed(frames.parse(frame(Kind.PART, 1, 7, 1, b"bc")))
         assert bytes(message.body) == b"abc"
 
     def test_of_too_many_unfinished_messages_the_oldest_goes(self):
         assembler = Assembler(max_partial=2)
         for number in (1, 2, 3):
-            assembler.feed(wire.parse(frame(Kind.CALL, 1, number, 2, b"a")))
+            assembler.feed(frames.parse(frame(Kind.CALL, 1, number, 2, b"a")))
 
         for number in (2, 3):
-            done = assembler.feed(wire.parse(frame(Kind.PART, 1, number, 1, b"b")))
+            done = assembler.feed(frames.parse(frame(Kind.PART, 1, number, 1, b"b")))
             assert bytes(done.body) == b"ab"
         with pytest.raises(WireError, match="never began"):
-            assembler.feed(wire.parse(frame(Kind.PART, 1, 1, 1, b"b")))
+            assembler.feed(frames.parse(frame(Kind.PART, 1, 1, 1, b"b")))
 
     def test_an_announced_size_costs_no_memory(self):
         assembler = Assembler()
         data = frame(Kind.CALL, 1, 1, 2**62, b"x" * 1000)
         tracemalloc.start()
         try:
-            assembler.feed(wire.parse(data))
+            assembler.feed(frames.parse(data))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -205,15 +205,15 @@ class TestAssembling:
 class TestObjectBodies:
     @given(st.binary(max_size=100), st.lists(st.binary(max_size=100), max_size=6))
     def test_a_pickle_and_its_buffers_come_back(self, pickled, buffers):
-        body = wire.joined(wire.pack(pickled, buffers))
-        read, views = wire.unpack(memoryview(body))
+        body = frames.joined(frames.pack(pickled, buffers))
+        read, views = frames.unpack(memoryview(body))
         assert (bytes(read), [bytes(view) for view in views]) == (pickled, buffers)
 
     @given(st.binary(max_size=50), st.lists(st.binary(max_size=50), min_size=1, max_size=4))
     def test_every_buffer_begins_where_an_array_may(self, pickled, buffers):
         buffers = [bytearray(buffer) for buffer in buffers]
         begin = 0
-        for segment in wire.pack(pickled, buffers):
+        for segment in frames.pack(pickled, buffers):
             if any(segment is buffer for buffer in buffers):
                 assert begin % 16 == 0
             begin += len(segment)
@@ -234,12 +234,12 @@ class TestObjectBodies:
     )
     def test_lengths_that_do_not_add_up_are_refused(self, body):
         with pytest.raises(WireError, match="object body"):
-            wire.unpack(memoryview(body))
+            frames.unpack(memoryview(body))
 
     @given(st.binary(max_size=200))
     def test_any_bytes_are_an_object_body_or_a_wire_error(self, body):
         try:
-            pickled, views = wire.unpack(memoryview(body))
+            pickled, views = frames.unpack(memoryview(body))
         except WireError:
             return
         assert len(pickled) + sum(len(view) for view in views) < len(body)
@@ -249,7 +249,7 @@ class TestObjectBodies:
         tracemalloc.start()
         try:
             with pytest.raises(WireError):
-                wire.unpack(body)
+                frames.unpack(body)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -279,7 +279,7 @@ class TestDamage:
         assembler = Assembler()
         for _ in range(BATCH):
             try:
-                message = assembler.feed(wire.parse(damaged(draw.choice(sent), draw)))
+                message = assembler.feed(frames.parse(damaged(draw.choice(sent), draw)))
             except WireError:
                 continue
             assert message is None or isinstance(message.kind, Kind)

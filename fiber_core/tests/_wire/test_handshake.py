@@ -10,11 +10,11 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import soak
+from fiber._wire import frames
+from fiber._wire.frames import Kind
+from fiber._wire.handshake import Dialler, Hello, Listener, disagreement
+from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
-from fiber.transport import wire
-from fiber.transport.handshake import Dialler, Hello, Listener, disagreement
-from fiber.transport.identity import Credentials
-from fiber.transport.wire import Kind
 
 RUN = Credentials(run_id="0123abcd", key=b"k" * 32)
 MASTER = Hello(ident="m", pid=1, host="here", fiber="0.1.0", python="3.11", cloudpickle="3.1.2")
@@ -27,7 +27,7 @@ EXAMPLES = max(10, soak.count(10_000) // BATCH)
 def frame(said):
     """What a side says, as the other one gets it."""
     kind, body = said
-    return wire.parse(wire.header(kind, size=len(body)) + body)
+    return frames.parse(frames.header(kind, size=len(body)) + body)
 
 
 def shake(dialler, listener):
@@ -183,7 +183,7 @@ class TestStrangers:
 
     def test_a_hello_in_pieces_is_refused(self):
         kind, body = Dialler(RUN, WORKER).hello()
-        piece = wire.parse(wire.header(kind, size=len(body) + 1) + body)
+        piece = frames.parse(frames.header(kind, size=len(body) + 1) + body)
         with pytest.raises(HandshakeError):
             Listener(RUN, MASTER).receive(piece)
 
@@ -295,11 +295,11 @@ class TestNonsense:
             try:
                 while said is not None:
                     kind, body = said
-                    data = wire.header(kind, size=len(body)) + body
+                    data = frames.header(kind, size=len(body)) + body
                     if turn == target:
                         data = flipped(data, draw)
                     side = dialler if turn % 2 else listener
-                    said, turn = side.receive(wire.parse(data)), turn + 1
+                    said, turn = side.receive(frames.parse(data)), turn + 1
             except (HandshakeError, WireError):
                 # a frame of the handshake was changed: the listener knows nobody, save where
                 # only its own last words were

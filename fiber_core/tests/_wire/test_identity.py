@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fiber.transport.identity import Credentials
+from fiber._wire.identity import Credentials
 
 
 def test_every_run_has_its_own_secrets():

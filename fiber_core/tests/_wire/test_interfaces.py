@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from fiber.transport.interfaces import interfaces
+from fiber._wire.interfaces import interfaces
 
 
 def test_the_loopback_is_there_and_known_as_such():

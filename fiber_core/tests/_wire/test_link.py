@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from fiber.transport import watch, wire
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, Mailbox, hello, outcome, until
+from fiber._wire import frames, nng_watch
+from fiber._wire.frames import Kind
+from wire_world import PATIENCE, Mailbox, hello, outcome, until
 
 
 class TestMessages:
@@ -42,14 +42,14 @@ class TestMessages:
     def test_sizes_around_that_of_a_frame(self, listen, scheme, size):
         listening = listen(scheme, max_frame=4096)
         link = listening.link()
-        body = os.urandom(4096 - wire.HEADER.size + size)
+        body = os.urandom(4096 - frames.HEADER.size + size)
         link.send(Kind.CALL, 1, 1, [body])
         assert bytes(link.receive(timeout=PATIENCE).body) == body
 
     def test_a_received_body_can_be_written_to(self, listening):
         """Arrays that are made of it must be as good as the sender's."""
         link = listening.link()
-        for size in (100, 2 * wire.MAX_FRAME):
+        for size in (100, 2 * frames.MAX_FRAME):
             link.send(Kind.CALL, 1, 1, [bytes(size)])
             assert not link.receive(timeout=PATIENCE).body.readonly
 
@@ -173,12 +173,12 @@ class TestWindows:
                 lambda: [link.send(Kind.CAST, 9, n, [b"x" * 4000]) for n in range(1000)]
             )
             # and read what comes down, while nobody up there reads
-            for number in range(wire.WINDOW):
+            for number in range(frames.WINDOW):
                 peer.send(Kind.CAST, 1, number)
             reader = outcome(
-                lambda: [link.receive(timeout=PATIENCE).id for _ in range(wire.WINDOW)]
+                lambda: [link.receive(timeout=PATIENCE).id for _ in range(frames.WINDOW)]
             )
-            assert reader() == list(range(wire.WINDOW))
+            assert reader() == list(range(frames.WINDOW))
         for number in range(100):
             peer.send(Kind.CAST, 1, number)
         assert [link.receive(timeout=PATIENCE).id for _ in range(100)] == list(range(100))
@@ -213,7 +213,7 @@ class TestDescriptorsThatUserCodeTakes:
             one.close()
 
     def test_one_between_hosts_tells_though_nobody_uses_it(self, listen, monkeypatch):
-        monkeypatch.setattr(watch, "INTERVAL", 0.05)
+        monkeypatch.setattr(nng_watch, "INTERVAL", 0.05)
         link = listen("tls+tcp").link()
         taken = threading.Event()
         link.on_taken(taken.set)

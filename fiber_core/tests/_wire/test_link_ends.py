@@ -15,13 +15,13 @@ import attrs
 import psutil
 import pytest
 
+from fiber._wire.endpoint import Endpoint
+from fiber._wire.frames import Kind
+from fiber._wire.handshake import Hello
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
-from fiber.transport.endpoint import Endpoint
-from fiber.transport.handshake import Hello
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind
-from transport_world import (
+from wire_world import (
     PATIENCE,
     Listening,
     Mailbox,

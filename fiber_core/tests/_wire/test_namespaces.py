@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elsewhere import Elsewhere
-from fiber.transport import codec, namespaces, wire
+from fiber._wire import codec, frames, namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +190,7 @@ class TestWhatAPromptChanges:
         exec("value = 1\ndef work(): return value", vars(module))
         for number in (1, 2):
             module.value = number
-            body = memoryview(wire.joined(codec.dumps(module.work)))
+            body = memoryview(frames.joined(codec.dumps(module.work)))
             module.value = "mine"
             assert codec.loads(body)() == "mine"
 
@@ -211,7 +211,7 @@ class Frozen:
     """A function as it was pickled once."""
 
     def __init__(self, function):
-        self._body = wire.joined(codec.dumps(function))
+        self._body = frames.joined(codec.dumps(function))
 
     def __reduce__(self):
         return _load, (self._body,)

@@ -9,16 +9,16 @@ import weakref
 import psutil
 import pytest
 
+from fiber._wire import frames
+from fiber._wire.descriptors import Connection
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
+from fiber._wire.nng import ListeningSocket, Unproven
+from fiber._wire.nng_dialer import DiallingSocket
 from fiber.exceptions import TransportError
-from fiber.transport import wire
-from fiber.transport.descriptors import Connection
-from fiber.transport.dialling import DiallingSocket
-from fiber.transport.identity import Credentials
-from fiber.transport.nng import ListeningSocket, Unproven
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, address, readable, received, until
+from wire_world import PATIENCE, address, readable, received, until
 
-FRAME = wire.header(Kind.CAST, size=3) + b"abc"
+FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
 
 class TestFrames:

@@ -7,13 +7,13 @@ import threading
 import pytest
 from pynng import lib
 
+from fiber._wire import frames
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
+from fiber._wire.nng import ListeningSocket, build
+from fiber._wire.nng_dialer import DiallingSocket
 from fiber.exceptions import TransportError
-from fiber.transport import wire
-from fiber.transport.dialling import DiallingSocket
-from fiber.transport.identity import Credentials
-from fiber.transport.nng import ListeningSocket, build
-from fiber.transport.wire import Kind
-from transport_world import PATIENCE, readable, received, until
+from wire_world import PATIENCE, readable, received, until
 
 
 class TestWhileTheInterpreterEnds:
@@ -38,8 +38,8 @@ class TestWhileTheInterpreterEnds:
 
     def test_news_are_posted_by_who_has_them(self, pair):
         ours, theirs, _ = pair
-        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
-        assert wire.parse(received(ours)[1]).ack == 99
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
+        assert frames.parse(received(ours)[1]).ack == 99
 
 
 class TestBackPressure:
@@ -50,7 +50,7 @@ class TestBackPressure:
         def send():
             try:
                 while True:
-                    sock.send(lambda: wire.header(Kind.CAST, ack=len(sent)), [b"x" * 2**16])
+                    sock.send(lambda: frames.header(Kind.CAST, ack=len(sent)), [b"x" * 2**16])
                     sent.append(len(sent))
             except TransportError as error:
                 errors.append(error)
@@ -79,7 +79,9 @@ class TestBackPressure:
 
         def send():
             while not stop.is_set():
-                theirs.send(lambda: wire.header(Kind.CAST, ack=news[0], size=2**16), [bytes(2**16)])
+                theirs.send(
+                    lambda: frames.header(Kind.CAST, ack=news[0], size=2**16), [bytes(2**16)]
+                )
 
         thread = threading.Thread(target=send)
         thread.start()
@@ -87,11 +89,11 @@ class TestBackPressure:
         news[0] = 7
         acks = []
         while 7 not in acks:
-            acks.append(wire.parse(received(ours)[1]).ack)
+            acks.append(frames.parse(received(ours)[1]).ack)
         stop.set()
         while thread.is_alive():
             if readable(ours.fd, 0.01):
-                acks.append(wire.parse(ours.receive()[1]).ack)
+                acks.append(frames.parse(ours.receive()[1]).ack)
         assert acks == sorted(acks)
         thread.join()
 
@@ -99,7 +101,7 @@ class TestBackPressure:
         """By the sender who waits, or by a thread where none does."""
         _, theirs, _ = pair
         thread, sent, _ = self.fill(theirs)
-        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
         # whoever waits is asked for a header in its turn, and no frame more is needed
         assert len(theirs._waiters) == 1
         theirs.close()
@@ -109,8 +111,8 @@ class TestBackPressure:
     def test_news_go_out_by_themselves_where_nobody_waits(self, pair):
         ours, theirs, _ = pair
         count = fill_to_the_brim(theirs)
-        theirs.post(lambda: wire.header(Kind.GRANT, ack=99))
-        kinds = [wire.parse(received(ours)[1]).kind for _ in range(count + 1)]
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
+        kinds = [frames.parse(received(ours)[1]).kind for _ in range(count + 1)]
         assert kinds == [Kind.CAST] * count + [Kind.GRANT]
 
     def test_a_waiting_sender_is_told_of_the_end(self, pair):
@@ -125,16 +127,16 @@ class TestBackPressure:
         ours, theirs, _ = pair
         ours.close()
         assert readable(theirs.end_fd)
-        theirs.post(lambda: wire.header(Kind.GRANT))
+        theirs.post(lambda: frames.header(Kind.GRANT))
         theirs.close()
-        theirs.post(lambda: wire.header(Kind.GRANT))
+        theirs.post(lambda: frames.header(Kind.GRANT))
 
 
 def fill_to_the_brim(sock):
     """Hand over frames as long as none has to wait; how many."""
     count = 0
     while True:
-        message = build(None, wire.header(Kind.CAST, size=2**16), [bytes(2**16)])
+        message = build(None, frames.header(Kind.CAST, size=2**16), [bytes(2**16)])
         if sock._offer(message):
             lib.nng_msg_free(message)
             return count

@@ -14,8 +14,8 @@ import time
 import psutil
 import pytest
 
-from fiber.transport.reactor import Reactor
-from transport_world import PATIENCE, until
+from fiber._wire.reactor import Reactor
+from wire_world import PATIENCE, until
 
 
 @pytest.fixture

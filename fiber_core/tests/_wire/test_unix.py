@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
+from fiber._wire import listener as unix_listening
+from fiber._wire.dialer import UnixDialling
+from fiber._wire.identity import Credentials
+from fiber._wire.listener import UnixListening
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError, WireError
-from fiber.transport import unix_listening
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor
-from fiber.transport.unix_dialling import UnixDialling
-from fiber.transport.unix_listening import UnixListening
-from transport_world import PATIENCE, outcome, readable, until
+from wire_world import PATIENCE, outcome, readable, until
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
 

@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatch_world import FakePeer, FakeReactor, Sink, message, until
-from fiber import values
-from fiber.dispatch import protocol
-from fiber.dispatch.outcomes import Outcomes
-from fiber.dispatch.protocol import Mode
+from fiber._base import values
+from fiber._tasks import protocol
+from fiber._tasks.outcomes import Outcomes
+from fiber._tasks.protocol import Mode
+from fiber._wire.frames import Kind
+from fiber._workers.group import Crew, CrewOptions, Needs
 from fiber.exceptions import StartError, TerminatedError, WireError
-from fiber.launch.crew import Crew, CrewOptions, Needs
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
-from fiber.transport.wire import Kind
+from tasks_world import FakePeer, FakeReactor, Sink, message, until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import fiber
-from fiber.dispatch.callbacks import Callbacks
-from fiber.dispatch.modes import Mode
-from fiber.pool_arguments import Wish
+from fiber._base.callbacks import Callbacks
+from fiber._tasks.modes import Mode
+from fiber._workers.groups import Workforce
+from fiber._workers.options import Wish
 from fiber.results import AsyncResult
-from fiber.workforce import Workforce
 from pool_tasks import same
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from dispatch_world import until
-from fiber import values
+from fiber._base import values
+from fiber._workers.manager import Fleet
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.launch.fleet import Fleet
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from tasks_world import until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 STOPPED = JobStatus(state=JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
@@ -256,7 +256,7 @@ def test_a_job_that_was_being_submitted_at_the_end_is_ended(platform):
 
 
 def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform, monkeypatch):
-    monkeypatch.setattr("fiber.launch.roster.AGAIN", 0.05)
+    monkeypatch.setattr("fiber._workers.state.AGAIN", 0.05)
     platform.fleet.begin(1)
     platform.children[0].unreachable = 2
     platform.fleet.terminate()
@@ -276,7 +276,7 @@ def test_a_stopped_worker_is_ended_after_its_lease():
 
 
 def test_one_whose_connection_ended_is_ended_after_a_while(platform, monkeypatch):
-    monkeypatch.setattr("fiber.launch.roster.VERDICT", 0.05)
+    monkeypatch.setattr("fiber._workers.state.VERDICT", 0.05)
     platform.fleet.begin(1)
     platform.up()
     platform.fleet.is_cut("0")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber.pool_arguments import chunk_of, require_callable, require_positive, sizes
+from fiber._workers.options import chunk_of, require_callable, require_positive, sizes
 
 MACHINE = SimpleNamespace(cpu_count=lambda: 4)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber.launch.places import AGAIN, PATIENCE, Places
+from fiber._workers.pending_report import AGAIN, PATIENCE, Places
 from fiber.model import JobState, JobStatus
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu."

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import fiber
+from fiber._runtime.runtime import current
+from fiber._wire.peer import Peer
+from fiber._workers.pool_memory import PoolMemory
 from fiber.exceptions import WireError
-from fiber.pool_memory import PoolMemory
-from fiber.runtime import current
-from fiber.transport.peer import Peer
 from open_memory import open_memory
-from transport_world import until
+from wire_world import until
 
 pytestmark = [
     pytest.mark.usefixtures("shared_runtime"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fiber.launch.members import Groups, Member
+from fiber._workers.records import Groups, Member
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fiber import values
+from fiber._base import values
+from fiber._launch import outage
+from fiber._runtime.bootstrap import DESCRIPTORS_LOST
+from fiber._workers import state as module
+from fiber._workers.state import GiveUp, Kill, Retire, Roster, Say, Start, Stop
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.launch import outage
-from fiber.launch import roster as module
-from fiber.launch.bootstrap import DESCRIPTORS_LOST
-from fiber.launch.roster import GiveUp, Kill, Retire, Roster, Say, Start, Stop
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 LEASE = 3.0

@@ -7,8 +7,8 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from fiber._plugins.manager import load_plugins
 from fiber.cli.main import cli
-from fiber.plugins import load_plugins
 from fiber.testing import FakePlatform, FakePlugin
 
 #: seconds for anything that is waited for
@@ -66,5 +66,5 @@ def fiber(monkeypatch, platform):
     def load():
         return load_plugins(entry_points=[], extra=[plugin, *command.extra])
 
-    monkeypatch.setattr("fiber.plugins.load_plugins", load)
+    monkeypatch.setattr("fiber._plugins.manager.load_plugins", load)
     return command

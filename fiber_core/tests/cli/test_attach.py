@@ -7,11 +7,11 @@ import threading
 import attrs
 import pytest
 
+from fiber._agent import rundir
 from fiber.cli.attach import exit_code
 from fiber.cli.question import Question
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
-from fiber.launch import rundir
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import FakeBackend, FakePlugin, fakes, programs
 

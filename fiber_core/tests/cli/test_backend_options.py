@@ -3,9 +3,9 @@
 import attrs
 import pytest
 
+from fiber._agent import rundir
 from fiber.cli.session import Session
 from fiber.hookspecs import hookimpl
-from fiber.launch import rundir
 from fiber.model import BackendInfo
 from fiber.testing import FakeBackend, fakes, programs
 from owners import DEAD, owned_by

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fiber import _version
+from fiber._plugins.manager import load_plugins
 from fiber.cli.checks import core_checks, plugin_checks
-from fiber.plugins import load_plugins
 
 VersionInfo = namedtuple("VersionInfo", "major minor micro")  # noqa: PYI024  compares as a tuple
 
@@ -73,7 +73,7 @@ class TestCore:
         assert "--force-reinstall" in found.fix
 
     def test_a_library_that_cannot_be_loaded_is_found(self, monkeypatch, versions):
-        monkeypatch.setitem(sys.modules, "fiber.transport.nng", None)
+        monkeypatch.setitem(sys.modules, "fiber._wire.nng", None)
 
         found = check("transport")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._agent import rundir
 from fiber.cli import checks
 from fiber.hookspecs import hookimpl
-from fiber.launch import rundir
 from fiber.model import BackendInfo, Check
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import owners
+from fiber._agent import rundir
 from fiber.hookspecs import hookimpl
-from fiber.launch import rundir
 from fiber.model import BackendInfo, JobSpec
 from fiber.testing import FakeBackend, programs
 

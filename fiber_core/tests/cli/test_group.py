@@ -4,9 +4,9 @@ import click
 import pytest
 
 from distributions import Site
+from fiber._plugins.manager import load_plugins
 from fiber.cli.group import BUILT_IN
 from fiber.hookspecs import hookimpl
-from fiber.plugins import load_plugins
 
 
 class Adds:
@@ -84,7 +84,8 @@ def test_a_command_that_two_distributions_add_names_both(fiber, tmp_path, monkey
             modules={module: source.format(own=f"only-{name}")},
         )
     monkeypatch.setattr(
-        "fiber.plugins.load_plugins", lambda: load_plugins(entry_points=site.entry_points())
+        "fiber._plugins.manager.load_plugins",
+        lambda: load_plugins(entry_points=site.entry_points()),
     )
 
     told = fiber.fails("sing")

@@ -57,7 +57,7 @@ class TestHelp:
         fiber.extra.append(Adds(refuse))
         code = (
             "import atexit, sys; from fiber.cli.main import main; sys.argv[0] = 'fiber'; "
-            "atexit.register(lambda: print('fiber.plugins' in sys.modules)); main()"
+            "atexit.register(lambda: print('fiber._plugins.manager' in sys.modules)); main()"
         )
 
         assert python("-c", code, "--version").stdout.split()[-1] == "False"

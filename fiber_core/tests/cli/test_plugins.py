@@ -6,10 +6,10 @@ import click
 import pytest
 
 from distributions import Site
+from fiber._plugins.manager import load_plugins
 from fiber._version import __version__
 from fiber.cli.plugins import problems
 from fiber.hookspecs import hookimpl
-from fiber.plugins import load_plugins
 
 GOOD = """
 @hookimpl
@@ -31,7 +31,8 @@ def site(tmp_path, monkeypatch):
     made = Site(tmp_path / "site")
     monkeypatch.syspath_prepend(str(made.folder))
     monkeypatch.setattr(
-        "fiber.plugins.load_plugins", lambda: load_plugins(entry_points=made.entry_points())
+        "fiber._plugins.manager.load_plugins",
+        lambda: load_plugins(entry_points=made.entry_points()),
     )
     return made
 

@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
+from fiber._ring.mpi.agent import DOOR
 from fiber.model import JobSpec
-from fiber.mpi.agent import DOOR
 from fiber.testing import FakeBackend, fakes, programs
 
 

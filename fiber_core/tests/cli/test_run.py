@@ -7,10 +7,10 @@ import sys
 import attrs
 import pytest
 
+from fiber._agent import rundir
 from fiber.exceptions import SubmitError
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
-from fiber.launch import rundir
 from fiber.model import Capabilities, Device, ResourceRequest
 from fiber.testing import FakeBackend, FakePlatform, FakePlugin, fakes, programs
 

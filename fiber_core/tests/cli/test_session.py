@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fiber._agent import rundir
 from fiber.cli.session import Session
 from fiber.exceptions import (
     BackendUnavailableError,
@@ -13,7 +14,6 @@ from fiber.exceptions import (
     UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
-from fiber.launch import rundir
 from fiber.model import JobSpec
 from fiber.testing import programs
 

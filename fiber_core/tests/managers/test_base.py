@@ -12,7 +12,7 @@ import fiber
 import strangers
 from fiber.exceptions import PeerLostError
 from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
-from transport_world import until
+from wire_world import until
 
 pytestmark = [
     pytest.mark.any_backend,

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 import fiber
+from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
 from fiber.managers.server import Server, address_of, proof, public_methods, text_of
-from fiber.objects.address import Address, Kind
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
 

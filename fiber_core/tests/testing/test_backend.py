@@ -265,7 +265,7 @@ def test_a_declared_capability_must_be_proven(fixture, capability):
 
 
 def test_what_is_declared_is_asked_of_the_installed_plugin_by_default(monkeypatch):
-    from fiber.plugins import load_plugins
+    from fiber._plugins.manager import load_plugins
     from fiber.testing import FakePlugin
     from fiber.testing.kit import platform
 

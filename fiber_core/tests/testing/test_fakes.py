@@ -5,6 +5,7 @@ import signal
 import attrs
 import pytest
 
+from fiber._plugins.manager import load_plugins
 from fiber.exceptions import (
     BackendUnavailableError,
     CapabilityError,
@@ -20,7 +21,6 @@ from fiber.model import (
     ResourceRequest,
     Volume,
 )
-from fiber.plugins import load_plugins
 from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
 
 RUN = "0123abcd"

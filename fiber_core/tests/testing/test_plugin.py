@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from distributions import Site
+from fiber._plugins.manager import load_plugins
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendInfo, Capabilities
-from fiber.plugins import load_plugins
 from fiber.testing import PluginConformance
 
 

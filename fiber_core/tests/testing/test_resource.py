@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import pytest
 
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.model import Device
-from fiber.resources.nvidia import NvidiaProvider
 from fiber.testing import FakeProvider, ResourceProviderConformance
 
 
@@ -17,7 +17,7 @@ class TestFakeProvider(ResourceProviderConformance):
         return FakeProvider(3)
 
     def test_its_probe_finds_as_many_as_it_was_told(self, provider):
-        from fiber.resources.probe import probe
+        from fiber._agent.resources.probe import probe
 
         assert probe(provider) == tuple(
             Device(kind="fake", id=f"F-{n}", index=n, name="Fake") for n in range(3)

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from dockerd import engine
-from fiber.launch import rundir
+from fiber._agent import rundir
 from fiber.model import BackendContext, JobSpec
 
 __all__ = ["engine"]

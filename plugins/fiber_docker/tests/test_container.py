@@ -38,10 +38,10 @@ class TestProgram:
 
     def test_a_process_of_fibers_is_the_first_itself_with_the_images_python(self):
         config = DockerConfig(python="/opt/python")
-        found = made(config, argv=("any", "-m", "fiber.launch.job"), entry="x:y", private=b"abc")
+        found = made(config, argv=("any", "-m", "fiber._agent.job"), entry="x:y", private=b"abc")
 
         assert found.body["Entrypoint"] == ["/opt/python"]
-        assert found.body["Cmd"] == ["-m", "fiber.launch.job"]
+        assert found.body["Cmd"] == ["-m", "fiber._agent.job"]
         assert "FIBER_BOOTSTRAP=stdin:3" in found.body["Env"]
         assert found.stdin == b"abc"
         assert found.body["HostConfig"]["AutoRemove"] is True

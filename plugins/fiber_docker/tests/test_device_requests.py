@@ -10,6 +10,7 @@ import threading
 import pytest
 import requests
 
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.exceptions import ResourceError
 from fiber.model import (
     BackendContext,
@@ -20,7 +21,6 @@ from fiber.model import (
     ReasonKind,
     ResourceRequest,
 )
-from fiber.resources.nvidia import NvidiaProvider
 from fiber_docker.backend import DockerBackend
 from fiber_docker.config import DockerConfig
 

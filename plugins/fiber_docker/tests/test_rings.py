@@ -6,7 +6,7 @@ import time
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
 
 pytestmark = pytest.mark.timeout(200)

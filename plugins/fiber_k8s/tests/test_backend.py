@@ -5,12 +5,12 @@ import base64
 import pytest
 
 from cluster import Act
+from fiber._agent.private import read_private
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
-from fiber.launch.private import read_private
 from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.run import LEASES
 from k8s_world import spec
-from transport_world import until
+from wire_world import until
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 
@@ -264,7 +264,7 @@ class TestRefusals:
         from fiber_k8s.backend import K8sBackend
         from fiber_k8s.config import K8sConfig
 
-        monkeypatch.setattr("fiber.launch.outage.PATIENCE", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.PATIENCE", 0.0)
         path = tmp_path / "config"
         path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
         backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip

@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from cluster import Act, Cluster
+from fiber._agent import rundir
 from fiber.cli.main import cli
-from fiber.launch import rundir
 from owners import DEAD, owned_by
 
 IMAGE = "registry.lab/train:1"

@@ -93,7 +93,7 @@ class TestK8sBackend(BackendConformance):
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path, monkeypatch):
-        monkeypatch.setattr("fiber.launch.outage.PATIENCE", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.PATIENCE", 0.0)
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))

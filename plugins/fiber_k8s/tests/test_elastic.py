@@ -7,7 +7,7 @@ import pytest
 
 import fiber
 from cluster import Cluster
-from fiber import runtime
+from fiber._runtime import runtime
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.connecting import Connection
 from k8s_site import Told
 from k8s_world import process
-from transport_world import until
+from wire_world import until
 
 RUNNING = JobState.RUNNING
 
@@ -113,7 +113,7 @@ class TestStream:
 BEGINNING = """
     import sys
     import fiber
-    from fiber.launch import outage
+    from fiber._launch import outage
 
     if __name__ == "__main__":
         outage.SAID_AFTER, outage.PATIENCE = 0.0, float(sys.argv[1])
@@ -139,7 +139,7 @@ class TestBeginning:
         backend.told = Told(backend, backend.run)
 
     def test_its_first_job_starts_when_the_server_is_back(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             with site.cluster.outage():
                 job = threads.submit(site.start, backend)
@@ -156,7 +156,7 @@ class TestBeginning:
         assert refusal.count == 3
 
     def test_a_refusal_is_told_at_once(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
         with (
             site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
             pytest.raises(SubmitError, match="refused to list pods"),
@@ -166,7 +166,7 @@ class TestBeginning:
         assert "still trying" not in caplog.text
 
     def test_that_no_cluster_is_configured_too(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
         config = K8sConfig(kubeconfig=str(tmp_path / "missing"))
         backend = K8sBackend(BackendContext(config=config, run_id="00000004"))
         for ask in (lambda: backend.submit(process(image="app:1")), backend.capacity):
@@ -266,7 +266,7 @@ class TestBusy:
         assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]
 
     def test_whoever_waits_long_for_a_pod_is_told_why(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber.launch.outage.SAID_AFTER", 0.1)
+        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.1)
         site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
         backend.told.running(site.start(backend))
         words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]

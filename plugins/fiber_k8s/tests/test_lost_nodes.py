@@ -11,7 +11,7 @@ import pytest
 from cluster import Act, Cluster
 from fiber.model import JobState, Reason, ReasonKind
 from k8s_site import Site
-from transport_world import until
+from wire_world import until
 
 LOST = Reason(ReasonKind.NODE_LOST)
 

@@ -135,7 +135,7 @@ class TestResources:
 
 class TestProgram:
     def test_a_process_of_fibers_runs_the_cores_supervisor(self):
-        assert container(make(python="/opt/python"))["command"] == ["/opt/python", "-m", "fiber.launch.job"]  # fmt: skip
+        assert container(make(python="/opt/python"))["command"] == ["/opt/python", "-m", "fiber._agent.job"]  # fmt: skip
 
     def test_another_program_runs_under_a_first_process(self):
         words = container(make(spec(argv=("nvidia-smi", "-L"))))["command"]

@@ -10,9 +10,9 @@ import pytest
 
 from cluster import hollow as hollow_pods
 from ferry_world import KEY, Echo
+from fiber._tunnel.hub import Hub
+from fiber._tunnel.landing import Landing
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber.transport.ferry.hub import Hub
-from fiber.transport.ferry.landing import Landing
 from fiber_k8s.streams import Streams
 
 

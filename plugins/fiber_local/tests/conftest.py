@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from fiber.launch import rundir
+from fiber._agent import rundir
 from fiber.model import BackendContext
 from fiber_local.backend import LocalBackend
 

@@ -10,6 +10,8 @@ import threading
 import attrs
 import pytest
 
+from fiber._agent import rundir
+from fiber._agent.supervisor.journal import Journal
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -17,8 +19,6 @@ from fiber.exceptions import (
     SubmitError,
     UnknownJobError,
 )
-from fiber.launch import rundir
-from fiber.launch.supervisor.journal import Journal
 from fiber.model import (
     BackendContext,
     JobSpec,
@@ -283,7 +283,7 @@ def test_logs_of_a_silent_job_are_empty(driver):
 
 
 def test_limits_that_are_not_enforced_are_said(driver, caplog, monkeypatch):
-    from fiber.launch.supervisor.messages import Accepted
+    from fiber._agent.supervisor.messages import Accepted
 
     def submit(spec, on_accepted, *, cwd):
         reply = Accepted(number=1, job_id="x", warnings=("the memory limit is not enforced",))
@@ -540,7 +540,7 @@ def test_whoever_reads_the_submitters_output_does_not_wait_for_a_detached_job(tm
     script = tmp_path / "submit.py"
     script.write_text(
         "import sys\n"
-        "from fiber.launch import rundir\n"
+        "from fiber._launch import rundir\n"
         "from fiber.model import BackendContext, JobSpec\n"
         "from fiber_local.backend import LocalBackend\n"
         "folder = rundir.create(sys.argv[1], 'local', detached=True)\n"

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from fiber._agent import rundir
 from fiber.exceptions import FiberError
-from fiber.launch import rundir
 from fiber.model import JobState, JobStatus
 from fiber.testing import FakeProvider
 from fiber_local import checks

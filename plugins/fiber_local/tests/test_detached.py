@@ -3,7 +3,7 @@
 import json
 import secrets
 
-from fiber.launch import rundir
+from fiber._agent import rundir
 from fiber_local.detached import mark_detached
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fiber.launch import rundir
+from fiber._agent import rundir
 from fiber.model import BackendContext
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.config import SshConfig

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Group", "find_groups", "own_groups"]
 

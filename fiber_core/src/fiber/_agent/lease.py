@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["INTERVAL", "LATE", "Expired", "LeaseTable"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["KnownBackend", "known_backends"]
 

@@ -1,6 +1,6 @@
 """How classes of values are made: by attrs for whoever reads types, and without it at run time.
 
-See :mod:`fiber.light_values`.
+See :mod:`fiber._base.light_values`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Field = AnyField[Any]
 else:
-    from fiber.light_values import (
+    from fiber._base.light_values import (
         NOTHING,
         Field,
         and_,

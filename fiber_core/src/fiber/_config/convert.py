@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from fiber import light_values
-from fiber.config_sources import Raw
+from fiber._base import light_values
+from fiber._config.sources import Raw
 from fiber.exceptions import ConfigError
 from fiber.model.quantity import megabytes
 
@@ -27,7 +27,7 @@ def settings_of(cls: type) -> dict[str, Any]:
     """The settings of a class by key; fields with metadata ``{"internal": True}`` are none.
 
     Args:
-        cls: made by attrs, as plugins do, or by :mod:`fiber.values`.
+        cls: made by attrs, as plugins do, or by :mod:`fiber._base.values`.
     """
     if light_values.has(cls):
         return {f.alias: f for f in light_values.fields(cls) if not f.metadata.get("internal")}

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from fiber.config_sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, Raw
-from fiber.config_values import settings_of
+from fiber._base.known_backends import known_backends
+from fiber._config.convert import settings_of
+from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, Raw
 from fiber.exceptions import ConfigError
-from fiber.known import known_backends
 from fiber.model import BackendInfo
 
 __all__ = ["INTERNAL_VARIABLES", "Placer", "key_prefix"]

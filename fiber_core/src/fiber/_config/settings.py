@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fiber import values
-from fiber.config_keys import Placer, key_prefix
-from fiber.config_sources import FileSettings, Origin, OriginKind, read_file
-from fiber.config_values import build, parse_cpu, parse_memory, render, settings_of
+from fiber._base import values
+from fiber._config.convert import build, parse_cpu, parse_memory, render, settings_of
+from fiber._config.keys import Placer, key_prefix
+from fiber._config.sources import FileSettings, Origin, OriginKind, read_file
 from fiber.model import BackendInfo
 
 __all__ = ["Config", "Origin", "OriginKind", "Setting", "load_config"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import ConfigError
 
 __all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "Raw", "read_file"]

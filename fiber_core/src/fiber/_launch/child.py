@@ -16,8 +16,8 @@ from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from fiber.launch.launcher import Launcher
-    from fiber.transport.endpoint import Peer
+    from fiber._launch.launcher import Launcher
+    from fiber._wire.endpoint import Peer
 
 log = logging.getLogger("fiber")
 
@@ -36,7 +36,7 @@ class Child:
     """One job of one process object. Thread-safe; every wait ends with the job.
 
     The end of a job that was asked to end is told within a bound, whatever its platform does: see
-    :data:`fiber.launch.launcher.UNCONFIRMED`.
+    :data:`fiber._launch.launcher.UNCONFIRMED`.
     """
 
     #: the stdlib's pickling support asks for it

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from fiber._launch.code_server import digest_of
 from fiber.exceptions import StartError
-from fiber.launch.sources import digest_of
 
 __all__ = ["FarFinder", "Store", "load_main"]
 

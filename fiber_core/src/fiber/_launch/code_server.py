@@ -22,8 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fiber.launch import modules
-from fiber.launch.ignore import Ignore
+from fiber._launch import module_server
+from fiber._launch.ignore import Ignore
 
 __all__ = ["Sources", "digest_of"]
 
@@ -110,7 +110,7 @@ class Sources:
 
     def names(self) -> frozenset[str]:
         """Top-level names that are worth a question."""
-        found = set(modules.own_names())
+        found = set(module_server.own_names())
         for entry in sys.path:
             folder = Path(self._roots[0], entry)
             if self._root_of(folder) is None or self._is_installed(str(folder)):
@@ -149,7 +149,7 @@ class Sources:
             content = path.read_bytes()
         except OSError:
             # inside an archive: its own loader knows
-            source = modules.source_of(name)
+            source = module_server.source_of(name)
             if source is None:
                 return {}
             content = source.encode()

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 
-from fiber.launch.cgroups import own_groups
+from fiber._agent.cgroups import own_groups
 
 __all__ = ["cpu_count", "cpu_quota", "memory_total"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
+    from fiber._runtime.runtime import Runtime
 
 # what there was when the program first used fiber; what it changed since is meant for its jobs
 _at_first = dict(os.environ)

@@ -15,13 +15,17 @@ from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fiber._agent import rundir
+from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._launch import module_server, preloads, status_merge
+from fiber._launch.child import ORPHANED, Child
+from fiber._launch.environ import job_environment
+from fiber._launch.outage import Outage
+from fiber._launch.preparation import Program, ignores_interrupts
+from fiber._runtime import bootstrap
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind
 from fiber.exceptions import BackendUnavailableError, FiberError, WireError
-from fiber.launch import bootstrap, modules, preloads, reports, rundir
-from fiber.launch.child import ORPHANED, Child
-from fiber.launch.environ import job_environment
-from fiber.launch.lease import INTERVAL, LeaseTable
-from fiber.launch.outage import Outage
-from fiber.launch.preparation import Program, ignores_interrupts
 from fiber.model import (
     Gang,
     JobSpec,
@@ -32,15 +36,13 @@ from fiber.model import (
     ResourceRequest,
     Volume,
 )
-from fiber.transport import codec, wire
-from fiber.transport.wire import Kind
 
 if TYPE_CHECKING:
-    from fiber.launch.overseer import Overseer
+    from fiber._launch.remote_monitor import Overseer
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.endpoint import Peer
+    from fiber._wire.reactor import Timer
     from fiber.model import Job
-    from fiber.runtime import Runtime
-    from fiber.transport.endpoint import Peer
-    from fiber.transport.reactor import Timer
 
 log = logging.getLogger("fiber")
 
@@ -58,7 +60,7 @@ class Launcher:
         self._by_job: dict[str, Child] = {}
         # events of jobs whose submit() has not returned yet
         self._early: dict[str, list[JobStatus]] = {}
-        self._payloads: dict[str, tuple[list[wire.Buffer], Child]] = {}
+        self._payloads: dict[str, tuple[list[frames.Buffer], Child]] = {}
         # processes that run and have not said hello
         self._expected: dict[str, Timer] = {}
         #: jobs that the platform was asked to end
@@ -211,18 +213,18 @@ class Launcher:
         runtime = self._runtime
         return runtime.config.image if runtime.info.capabilities.images else None
 
-    def _payload(self, process: Any, child: Child) -> list[wire.Buffer]:
+    def _payload(self, process: Any, child: Child) -> list[frames.Buffer]:
         preparation = self._program.prepare(process.name)
         context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
         try:
             with codec.carrying(child):
                 # apart: the child loads its __main__ before it unpickles the object
-                pickled = wire.joined(codec.dumps(process))
+                pickled = frames.joined(codec.dumps(process))
             payload = {
                 "preparation": preparation,
                 "process": pickled,
                 "config": self._runtime.config,
-                "modules": modules.own_names(),
+                "modules": module_server.own_names(),
                 "ignores_interrupts": ignores_interrupts(),
             }
             if self._overseer is not None:
@@ -233,7 +235,7 @@ class Launcher:
 
     # -- service of target 0: children fetch their work
 
-    def on_message(self, peer: Peer, message: wire.Message) -> None:
+    def on_message(self, peer: Peer, message: frames.Message) -> None:
         """Hand a child its process object."""
         if self._overseer is not None and self._overseer.knows(peer.ident):
             self._overseer.on_message(peer, message)
@@ -255,7 +257,7 @@ class Launcher:
                 self._cancel_timer(child)
         peer.send(Kind.REPLY, 0, message.id, segments)
 
-    def _tell_module(self, peer: Peer, message: wire.Message) -> None:
+    def _tell_module(self, peer: Peer, message: frames.Message) -> None:
         if self._overseer is not None and self._overseer.sources is not None:
 
             def answer(found: bytes) -> None:
@@ -268,7 +270,7 @@ class Launcher:
         except (ValueError, KeyError, TypeError) as error:
             msg = "a question for a module makes no sense"
             raise WireError(msg) from error
-        peer.send(Kind.REPLY, 0, message.id, [json.dumps(modules.describe(name)).encode()])
+        peer.send(Kind.REPLY, 0, message.id, [json.dumps(module_server.describe(name)).encode()])
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The backend's events tell how a child ended; those of remote jobs have more to say."""
@@ -368,7 +370,7 @@ class Launcher:
         except BackendUnavailableError as error:
             # who waits for it is told all the same; should it come up yet, it is refused
             reason = Reason(ReasonKind.LEASE)
-            lost = reports.lost(child.status, reason, host=child.host, words=str(error))
+            lost = status_merge.lost(child.status, reason, host=child.host, words=str(error))
             self._changed(child.job, child, lost)
 
     def forget(self, child: Child) -> None:
@@ -478,7 +480,7 @@ class Launcher:
         words = f"it was to end, and its platform has not confirmed that within {UNCONFIRMED:g} s"
         log.warning("fiber: %s is given up: %s", child.name, words)
         reason = Reason(ReasonKind.NODE_LOST)
-        lost = reports.lost(child.status, reason, host=child.host, words=words)
+        lost = status_merge.lost(child.status, reason, host=child.host, words=words)
         self._changed(child.job, child, lost)
 
     def alive(self) -> list[Child]:
@@ -500,7 +502,7 @@ def _overseer(runtime: Runtime, launcher: Launcher) -> Overseer | None:
     if runtime.info.capabilities.fork:
         # the backend forks, and is the supervisor itself
         return None
-    from fiber.launch.overseer import Overseer
+    from fiber._launch.remote_monitor import Overseer
 
     return Overseer(runtime, launcher.reported)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fiber.model import Interface, ListenAddress, Peers
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
+    from fiber._runtime.runtime import Runtime
 
 
 def choose_address(runtime: Runtime) -> ListenAddress:
@@ -25,7 +25,7 @@ def choose_address(runtime: Runtime) -> ListenAddress:
     )
     found: tuple[Interface, ...] = ()
     if not same_host:
-        from fiber.transport.interfaces import interfaces
+        from fiber._wire.interfaces import interfaces
 
         found = interfaces()
     address: ListenAddress = runtime.plugins.hook.fiber_listen_address(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fiber import distributions
-from fiber.transport.handshake import PICKLER
+from fiber._base import entry_points
+from fiber._wire.handshake import PICKLER
 
 # remembered by the function
-distributions.version(PICKLER)
+entry_points.version(PICKLER)

@@ -12,7 +12,7 @@ from multiprocessing import process, spawn, util
 from pathlib import Path
 from typing import Any
 
-from fiber.transport import codec
+from fiber._wire import codec
 
 __all__ = ["Program", "ignores_interrupts"]
 

@@ -9,28 +9,28 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._agent.job.config import MODULE, Orders, supervisor_ident
+from fiber._agent.lease import INTERVAL, Expired, LeaseTable
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._base import values
+from fiber._launch import status_merge
+from fiber._launch.code_server import Sources
+from fiber._launch.output_printer import Shown
+from fiber._launch.submit_proxy import Relays
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind
 from fiber.exceptions import FiberError, WireError
-from fiber.launch import reports
-from fiber.launch.job.orders import MODULE, Orders, supervisor_ident
-from fiber.launch.lease import INTERVAL, Expired, LeaseTable
-from fiber.launch.relay import Relays
-from fiber.launch.shown import Shown
-from fiber.launch.sources import Sources
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.protocol import Decoder, encode
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
-from fiber.transport import codec, wire
-from fiber.transport.wire import Kind
 
 if TYPE_CHECKING:
-    from fiber.launch.bootstrap import Instructions
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
+    from fiber._runtime.bootstrap import Instructions
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.endpoint import Peer
+    from fiber._wire.frames import Message
+    from fiber._wire.reactor import Timer
     from fiber.model import Job, JobSpec
-    from fiber.runtime import Runtime
-    from fiber.transport.endpoint import Peer
-    from fiber.transport.reactor import Timer
-    from fiber.transport.wire import Message
 
 log = logging.getLogger("fiber")
 
@@ -163,7 +163,7 @@ class Overseer:
             "modules": self.sources.names(),
             "config": values.evolve(config, settings=None),
             # apart: the plugin that has their class need not be installed there
-            "settings": wire.joined(codec.dumps(config.settings)),
+            "settings": frames.joined(codec.dumps(config.settings)),
             "backend": backend,
         }
 
@@ -231,10 +231,10 @@ class Overseer:
                 far.reported = said.status
             status = said.status
             if not status.state.is_terminal and platform is not None:
-                status = reports.during(status, platform)
+                status = status_merge.during(status, platform)
             elif platform is not None:
-                status = reports.with_host(status, platform.host)
-                status = reports.taken_away(status, platform, asked=far.asked)
+                status = status_merge.with_host(status, platform.host)
+                status = status_merge.taken_away(status, platform, asked=far.asked)
             if self._relays is not None:
                 ended = (p.index for p in status.processes if p.state.is_terminal)
                 self._relays.ended(far.child.ident_of(index) for index in ended)
@@ -266,7 +266,7 @@ class Overseer:
                 time.monotonic(),
             )
             if not status.state.is_terminal:
-                return reports.during(far.reported, status)
+                return status_merge.during(far.reported, status)
             if far.peer is not None:
                 if status.reason == Reason(ReasonKind.NODE_LOST):
                     # nobody knows there, and its supervisor does: it lives, until its lease is over
@@ -284,9 +284,9 @@ class Overseer:
 
     def _ending(self, far: _Far) -> JobStatus:
         assert far.platform is not None
-        status = reports.of_platform(far.platform, far.reported, asked=far.asked)
+        status = status_merge.of_platform(far.platform, far.reported, asked=far.asked)
         if not far.met and not far.asked and status.state is JobState.FAILED:
-            far.child.never_came(reports.diagnose(status, self._tail(far.child, status)))
+            far.child.never_came(status_merge.diagnose(status, self._tail(far.child, status)))
         return status
 
     def _tail(self, child: Child, status: JobStatus) -> tuple[str, ...]:
@@ -362,7 +362,7 @@ class Overseer:
             # first, so that what it did is not done twice where that can be helped
             self._kill_by_platform(far)
             reason, host = Reason(ReasonKind.LEASE), far.child.host
-            self._tell(far.child, reports.lost(far.reported, reason, host=host, words=words))
+            self._tell(far.child, status_merge.lost(far.reported, reason, host=host, words=words))
 
         self._beside(act)
 

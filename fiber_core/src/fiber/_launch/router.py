@@ -9,15 +9,15 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fiber._tunnel import routes
 from fiber.exceptions import TransportError
 from fiber.model import JobState, ReachKind
-from fiber.transport.ferry import routes
 
 if TYPE_CHECKING:
+    from fiber._runtime.runtime import Runtime
+    from fiber._tunnel.hub import Hub
+    from fiber._wire.endpoint import Endpoint
     from fiber.model import Job, JobSpec, JobStatus, ListenAddress
-    from fiber.runtime import Runtime
-    from fiber.transport.endpoint import Endpoint
-    from fiber.transport.ferry.hub import Hub
 
 __all__ = ["Ways"]
 
@@ -49,8 +49,8 @@ class Ways:
 
     def open_endpoint(self) -> Endpoint:
         """Listen where the plugins say."""
-        from fiber.launch.address import choose_address
-        from fiber.transport.endpoint import Endpoint
+        from fiber._launch.listen_address import choose_address
+        from fiber._wire.endpoint import Endpoint
 
         runtime = self._runtime
         address = choose_address(runtime)
@@ -90,7 +90,7 @@ class Ways:
         if self._hub is not None:
             self._hub.serve(route)
             return
-        from fiber.transport.ferry.landing import serve
+        from fiber._tunnel.landing import serve
 
         with self._lock:
             if route not in self._served:
@@ -139,7 +139,7 @@ class Ways:
         if self._hub is not None:
             return self._hub.way(url)
         if self._landing:
-            from fiber.transport.ferry.landing import ask
+            from fiber._tunnel.landing import ask
 
             return ask(self._runtime.directory, url)
         msg = f"{url} is known to another program's hub; there is no way from here"
@@ -188,7 +188,7 @@ class Ways:
             self._served.clear()
 
     def _new_hub(self) -> Hub:
-        from fiber.transport.ferry.hub import Hub
+        from fiber._tunnel.hub import Hub
 
         runtime = self._runtime
         return Hub(

@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Collection, Sequence
 
-from fiber import values
+from fiber._base import values
 from fiber._version import __version__
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 

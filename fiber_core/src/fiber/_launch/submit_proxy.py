@@ -12,18 +12,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._base import values
+from fiber._wire import codec
+from fiber._wire.frames import Kind
 from fiber.abc import Backend
 from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, TransportError
 from fiber.model import Capacity, Check, Job, JobSpec, JobStatus, Reach
-from fiber.transport import codec
-from fiber.transport.wire import Kind
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
-    from fiber.transport.client import Client
-    from fiber.transport.endpoint import Peer
-    from fiber.transport.wire import Message
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.client import Client
+    from fiber._wire.endpoint import Peer
+    from fiber._wire.frames import Message
 
 __all__ = ["TARGET", "RelayBackend", "Relays"]
 

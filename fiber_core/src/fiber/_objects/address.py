@@ -6,7 +6,7 @@ import enum
 import re
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 # a URL with the name of the realm whose credentials its listener asks for
 _REALM = re.compile(r"([0-9a-f]{16})@")

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fiber.transport.ferry import routes
+from fiber._tunnel import routes
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
-    from fiber.transport.endpoint import Endpoint
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.endpoint import Endpoint
 
 #: ``(host, port)``, or a path
 Address: TypeAlias = tuple[str, int] | str
@@ -145,7 +145,7 @@ def reachable(url: str) -> list[str]:
     """What others may dial to reach a URL that is listened on: one for each network, if all."""
     if url.startswith(_UNIX) or _host(url) != _ANYWHERE:
         return [url]
-    from fiber.transport.interfaces import interfaces
+    from fiber._wire.interfaces import interfaces
 
     port = url.rpartition(":")[2]
     found = [one for one in interfaces() if one.is_up and ":" not in one.address]

@@ -16,19 +16,19 @@ from collections.abc import Iterable
 from multiprocessing import AuthenticationError, current_process
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._base import values
+from fiber._objects import addresses as places
+from fiber._wire.client import Client
+from fiber._wire.clients import Clients
+from fiber._wire.endpoint import Endpoint, Service
+from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError
 from fiber.model import ListenAddress
-from fiber.objects import places
-from fiber.transport.client import Client
-from fiber.transport.clients import Clients
-from fiber.transport.endpoint import Endpoint, Service
-from fiber.transport.identity import Credentials
 
 if TYPE_CHECKING:
-    from fiber.objects.address import Address
-    from fiber.runtime import Runtime
-    from fiber.transport.handshake import Hello
+    from fiber._objects.address import Address
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.handshake import Hello
 
 _PLACE = re.compile(r"([0-9a-f]{16})@(.*)", re.DOTALL)
 
@@ -253,7 +253,7 @@ class Introduced:
 
 def introduced(address: Address, credentials: dict[str, Any], neighbours: Iterable[str]) -> Address:
     """Take an address with its realm's credentials."""
-    from fiber.objects import store  # it imports this module
+    from fiber._objects import store  # it imports this module
 
     store.current().realms.learn(Credentials.from_json(credentials), neighbours)
     return address

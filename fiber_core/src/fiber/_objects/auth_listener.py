@@ -30,14 +30,14 @@ from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from typing import Any
 
+from fiber._objects import addresses, protocol, store
+from fiber._objects.handle import encode
+from fiber._objects.queue.messages import Laden
+from fiber._wire.client import Client
+from fiber._wire.endpoint import Endpoint, Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from fiber.objects import places, protocol, store
-from fiber.objects.handle import encode
-from fiber.objects.items import Laden
-from fiber.transport.client import Client
-from fiber.transport.endpoint import Endpoint, Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 
 log = logging.getLogger("fiber")
 
@@ -53,7 +53,7 @@ class Door:
     def __init__(
         self,
         endpoint: Endpoint,
-        address: places.Address,
+        address: addresses.Address,
         welcome: Callable[[Peer], Any],
         own: store.Store,
     ) -> None:
@@ -118,21 +118,21 @@ def open_door(
     """
     check_authkey(authkey)
     own = store.current()
-    family = family or (places.family_of(address) if address else None)
+    family = family or (addresses.family_of(address) if address else None)
     if family is not None:
-        places.check_family(family)
+        addresses.check_family(family)
     if not address:
-        family, address = places.any_address(family, own.node)
+        family, address = addresses.any_address(family, own.node)
     assert family is not None
-    url = places.listen_url(address, family)
+    url = addresses.listen_url(address, family)
     realm = None if authkey is None else own.realms.of(authkey)
     endpoint = own.realms.wake(realm, url)
     if endpoint is None:
-        places.probe(address, family)
+        addresses.probe(address, family)
         endpoint = own.realms.open(realm, url)
         if family == "AF_UNIX":
-            places.publish(endpoint, address)
-    return Door(endpoint, places.address_of(endpoint.urls[0], family), welcome, own)
+            addresses.publish(endpoint, address)
+    return Door(endpoint, addresses.address_of(endpoint.urls[0], family), welcome, own)
 
 
 def enter(address: Any, family: str | None, authkey: bytes | None) -> Any:
@@ -143,10 +143,10 @@ def enter(address: Any, family: str | None, authkey: bytes | None) -> Any:
         OSError: nobody listens there, such as ConnectionRefusedError and FileNotFoundError.
     """
     check_authkey(authkey)
-    family = family or places.family_of(address)
-    places.check_family(family)
+    family = family or addresses.family_of(address)
+    addresses.check_family(family)
     own = store.current()
-    url = places.dial_url(address, family)
+    url = addresses.dial_url(address, family)
     realm = None if authkey is None else own.realms.of(authkey)
     try:
         if realm is not None:
@@ -174,7 +174,7 @@ def enter(address: Any, family: str | None, authkey: bytes | None) -> Any:
         msg = f"{who}: {error}"
         raise AuthenticationError(msg) from error
     except TransportError as error:
-        places.complain(address, family, error)
+        addresses.complain(address, family, error)
         msg = f"nobody lets us in at {address!r}: {error}"
         raise ConnectionRefusedError(msg) from error
 

@@ -7,13 +7,13 @@ import secrets
 import weakref
 from typing import Any
 
-from fiber.objects import store
-from fiber.objects.address import Address
-from fiber.objects.ends import Holdable
-from fiber.objects.items import Item, Laden
-from fiber.objects.references import ANY, LASTING
-from fiber.transport import codec
-from fiber.transport.codec import Parcel
+from fiber._objects import store
+from fiber._objects.address import Address
+from fiber._objects.handle_actions import Holdable
+from fiber._objects.queue.messages import Item, Laden
+from fiber._objects.references import ANY, LASTING
+from fiber._wire import codec
+from fiber._wire.codec import Parcel
 
 # tickets by what carries them, and of pickles that nothing of ours carries
 _carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()

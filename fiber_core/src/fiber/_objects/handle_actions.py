@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fiber.objects.address import Address, Shape
-from fiber.objects.bell import Bell
-from fiber.objects.items import Item
+from fiber._objects.address import Address, Shape
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.ready_fd import Bell
 
 
 class Source(Protocol):

@@ -6,17 +6,17 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
+from fiber._objects import protocol
+from fiber._objects.address import Address, Kind, shape_of
+from fiber._objects.protocol import Op
+from fiber._objects.references import NO_TICKET, References
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
-from fiber.objects import protocol
-from fiber.objects.address import Address, Kind, shape_of
-from fiber.objects.protocol import Op
-from fiber.objects.references import NO_TICKET, References
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class Shared:

@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.serial_executor import Courier
+from fiber._objects import protocol
+from fiber._objects.protocol import Op
+from fiber._objects.queue.progress import Page, Slot
+from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.objects import protocol
-from fiber.objects.courier import Courier
-from fiber.objects.progress import Page, Slot
-from fiber.objects.protocol import Op
-from fiber.transport.wire import Buffer, Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
-    from fiber.transport.client import Client, Pending
+    from fiber._objects.store import Store
+    from fiber._wire.client import Client, Pending
 
 # nobody serves it: that the refusal came back tells that everything before it has arrived
 _NOBODY = 2**64 - 1

@@ -20,8 +20,8 @@ import enum
 import struct
 from typing import Any
 
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.transport.wire import Buffer
 
 
 class Op(enum.IntEnum):

@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fiber._objects import protocol
+from fiber._objects.address import Address, Shape
+from fiber._objects.owner import Owner, bare
+from fiber._objects.protocol import Op
+from fiber._objects.references import NO_TICKET
+from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.objects import protocol
-from fiber.objects.address import Address, Shape
-from fiber.objects.owner import Owner, bare
-from fiber.objects.protocol import Op
-from fiber.objects.references import NO_TICKET
-from fiber.transport.wire import Buffer, Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
-    from fiber.transport.client import Pending
+    from fiber._objects.store import Store
+    from fiber._wire.client import Pending
 
 #: no progress to be seen: slot, mark and name of its page
 NO_PAGE = (-1, b"", b"")

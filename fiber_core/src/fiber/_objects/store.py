@@ -8,26 +8,27 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber import runtime, values
+from fiber._base import values
+from fiber._base.serial_executor import Courier
+from fiber._objects.address import Address, Kind, realm_of
+from fiber._objects.auth_domain import Realms
+from fiber._objects.blocks.copies import Unused
+from fiber._objects.kinds import remote_class
+from fiber._objects.memory import backing
+from fiber._objects.owned import Shared
+from fiber._objects.owner import Owner
+from fiber._objects.queue import progress
+from fiber._objects.queue.channel import Channel
+from fiber._objects.remote import Remote
+from fiber._objects.waiting import Deadline
+from fiber._runtime import runtime
+from fiber._wire.endpoint import Peer
 from fiber.exceptions import PeerLostError
-from fiber.objects import progress
-from fiber.objects.address import Address, Kind, realm_of
-from fiber.objects.blocks.copies import Unused
-from fiber.objects.channel import Channel
-from fiber.objects.courier import Courier
-from fiber.objects.kinds import remote_class
-from fiber.objects.memory import backing
-from fiber.objects.owner import Owner
-from fiber.objects.realms import Realms
-from fiber.objects.remote import Remote
-from fiber.objects.shared import Shared
-from fiber.objects.waiting import Deadline
-from fiber.transport.endpoint import Peer
 
 if TYPE_CHECKING:
-    from fiber.objects.blocks.remote import RemoteBlock
-    from fiber.runtime import Runtime
-    from fiber.transport.client import Client
+    from fiber._objects.blocks.remote import RemoteBlock
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.client import Client
 
 #: seconds after which an owner that is used no more is given up
 _IDLE = 1.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from fiber import values
-from fiber.objects.items import Item
-from fiber.objects.orders import Offer, Request
-from fiber.objects.protocol import Outcome, Word
+from fiber._base import values
+from fiber._objects.protocol import Outcome, Word
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.requests import Offer, Request
 
 
 def _shut() -> threading.Lock:

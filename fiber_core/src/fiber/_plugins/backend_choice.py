@@ -11,9 +11,9 @@ from fiber.exceptions import BackendError, FiberError, PluginError
 from fiber.model import BackendClaim, BackendContext, BackendInfo
 
 if TYPE_CHECKING:
-    from fiber.config import Config
-    from fiber.plugins import Plugins
-    from fiber.runtime import Runtime
+    from fiber._config.settings import Config
+    from fiber._plugins.manager import Plugins
+    from fiber._runtime.runtime import Runtime
 
 __all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
 
@@ -25,8 +25,8 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
         ConfigError: an unknown key or a bad value.
         BackendError: the one that was named cannot be used.
     """
-    from fiber.config import load_config
-    from fiber.plugins import load_plugins
+    from fiber._config.settings import load_config
+    from fiber._plugins.manager import load_plugins
 
     plugins = load_plugins()
     installed = tuple(plugins.backends().values())
@@ -37,7 +37,7 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
 
 def open_backend(plugins: Plugins, info: BackendInfo) -> Backend:
     """Make a backend of no run, to look at what is there, with its own settings."""
-    from fiber.config import load_config
+    from fiber._config.settings import load_config
 
     installed = tuple(plugins.backends().values())
     config = load_config({}, backend_info=info, backends=installed)

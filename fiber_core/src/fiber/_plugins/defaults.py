@@ -11,9 +11,9 @@ from fiber.hookspecs import hookimpl
 from fiber.model import ListenAddress
 
 if TYPE_CHECKING:
+    from fiber._ring.framework import RingFramework
     from fiber.abc import Backend
     from fiber.model import Interface, Job, JobSpec, Peers
-    from fiber.ring.framework import RingFramework
 
 _LOOPBACK = "127.0.0.1"
 
@@ -40,7 +40,7 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
 @hookimpl
 def fiber_ring_frameworks() -> Iterable[RingFramework]:
     """The frameworks that the core knows."""
-    from fiber.ring.frameworks import built_in
+    from fiber._ring.frameworks import built_in
 
     return built_in()
 

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from fiber import distributions, hookspecs
-from fiber.abc import ResourceProvider
-from fiber.distributions import EntryPoint
-from fiber.exceptions import PluginClashError, PluginError, ResourceError
-from fiber.hookspecs import PROJECT
-from fiber.model import BackendInfo
-from fiber.plugin_names import (
+from fiber import hookspecs
+from fiber._base import entry_points as distributions
+from fiber._base.entry_points import EntryPoint
+from fiber._plugins.registry import (
     BrokenPlugin,
     Index,
     InstalledPlugin,
@@ -28,6 +25,10 @@ from fiber.plugin_names import (
     unknown_backend,
     version_error,
 )
+from fiber.abc import ResourceProvider
+from fiber.exceptions import PluginClashError, PluginError, ResourceError
+from fiber.hookspecs import PROJECT
+from fiber.model import BackendInfo
 
 if TYPE_CHECKING:
     import click
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokenPlugin", "InstalledPlugin", "Plugins", "load_plugins", "resource_kinds"]
 
 #: modules of the core that answer hooks as a plugin does
-_BUILT_IN = ("fiber.defaults", "fiber.resources.plugin")
+_BUILT_IN = ("fiber._plugins.defaults", "fiber._agent.resources.plugin")
 
 _log = logging.getLogger("fiber.plugins")
 
@@ -52,7 +53,7 @@ def load_plugins(
     One that cannot be loaded is in :attr:`Plugins.broken` afterwards, and does no harm otherwise.
 
     Args:
-        entry_points: what to load, as :mod:`fiber.distributions` or ``importlib.metadata`` has it; by
+        entry_points: what to load, as :mod:`fiber._base.entry_points` or ``importlib.metadata`` has it; by
             default all entry points of the group ``fiber``.
         extra: more plugins: modules or objects with hook implementations.
     """

@@ -6,8 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from fiber import abc, light_values, values
-from fiber.distributions import EntryPoint
+from fiber import abc
+from fiber._base import light_values, values
+from fiber._base.entry_points import EntryPoint
+from fiber._base.known_backends import known_backends
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
@@ -16,7 +18,6 @@ from fiber.exceptions import (
     PluginVersionError,
     UnknownBackendError,
 )
-from fiber.known import known_backends
 from fiber.model import BackendInfo
 
 #: distribution of the core's own hook implementations, whose names nobody can take

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fiber.ring import formation
-from fiber.ring.admission import Newcomer
-from fiber.ring.messages import Address, Changed, Hello, Meet, Met, Probe, Probed, Target, Tell
-from fiber.ring.model import Failure, Member, Placement
-from fiber.ring.team import Worker
+from fiber._ring import formation
+from fiber._ring.join import Newcomer
+from fiber._ring.model import Failure, Member, Placement
+from fiber._ring.protocol import Address, Changed, Hello, Meet, Met, Probe, Probed, Target, Tell
+from fiber._ring.workers import Worker
 
 
 class Round:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fiber.ring import events
-from fiber.ring import instructions as do
-from fiber.ring.admission import Admission
-from fiber.ring.messages import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
-from fiber.ring.rounds import Round
-from fiber.ring.team import Worker, raised
+from fiber._ring import commands as do
+from fiber._ring import events
+from fiber._ring.attempt import Round
+from fiber._ring.join import Admission
+from fiber._ring.protocol import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
+from fiber._ring.workers import Worker, raised
 
 __all__ = ["Talk"]
 

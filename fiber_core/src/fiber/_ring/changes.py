@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fiber.ring.instructions import Admit, Change, Instruction
-from fiber.ring.ranks import Seated, in_order
+from fiber._ring.commands import Admit, Change, Instruction
+from fiber._ring.ranks import Seated, in_order
 
 if TYPE_CHECKING:
-    from fiber.ring.course import Course
-    from fiber.ring.model import Failure, Placement
+    from fiber._ring.model import Failure, Placement
+    from fiber._ring.phases import Course
 
 
 class Changes:

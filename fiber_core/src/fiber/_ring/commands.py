@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fiber import values
-from fiber.ring.model import Failure, Group, Placement
+from fiber._base import values
+from fiber._ring.model import Failure, Group, Placement
 
 
 @values.frozen

@@ -12,25 +12,25 @@ from collections.abc import Callable, Sequence
 from multiprocessing import util
 from typing import TYPE_CHECKING
 
-from fiber import values
+from fiber._base import values
+from fiber._ring import commands as do
+from fiber._ring import events
+from fiber._ring.attempt_messages import Talk
+from fiber._ring.job_threads import Hands
+from fiber._ring.loop import Loop
+from fiber._ring.machine import RingMachine
+from fiber._ring.member import MemberProcess, MemberThread, Work
+from fiber._ring.model import Failure, Group, RingStatus
+from fiber._ring.outcome import Outcome
+from fiber._ring.policy import Policy
+from fiber._ring.workers import Worker, ended_badly, why
 from fiber.model import JobState
 from fiber.pipes import Connection, Pipe
-from fiber.ring import events
-from fiber.ring import instructions as do
-from fiber.ring.hands import Hands
-from fiber.ring.loop import Loop
-from fiber.ring.machine import RingMachine
-from fiber.ring.member import MemberProcess, MemberThread, Work
-from fiber.ring.model import Failure, Group, RingStatus
-from fiber.ring.outcome import Outcome
-from fiber.ring.policy import Policy
-from fiber.ring.talk import Talk
-from fiber.ring.team import Worker, ended_badly, why
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
+    from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
-    from fiber.runtime import Runtime
 
 log = logging.getLogger("fiber")
 

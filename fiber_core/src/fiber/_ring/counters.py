@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from fiber import values
-from fiber.ring.model import ConditionKind, RingPhase, RingStatus
+from fiber._base import values
+from fiber._ring.model import ConditionKind, RingPhase, RingStatus
 
 __all__ = ["Counting", "RingCounters", "counters"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fiber._ring.model import Failure
 from fiber.exceptions import FiberError
-from fiber.ring.model import Failure
 
 __all__ = ["RingError"]
 

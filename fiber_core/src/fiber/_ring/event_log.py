@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from fiber.ring.model import Condition, ConditionKind, RingEvent
+from fiber._ring.model import Condition, ConditionKind, RingEvent
 
 _KEPT = 200
 _OVER = (ConditionKind.SUCCEEDED, ConditionKind.FAILED)

@@ -6,8 +6,8 @@ place of another has another number. A *round* is one assignment of ranks, count
 
 from __future__ import annotations
 
-from fiber import values
-from fiber.ring.model import Failure, Host
+from fiber._base import values
+from fiber._ring.model import Failure, Host
 
 
 @values.frozen
@@ -150,7 +150,7 @@ class TerminateAsked:
 
 @values.frozen
 class Tick:
-    """Time passed; due at :meth:`~fiber.ring.machine.RingMachine.next_deadline`."""
+    """Time passed; due at :meth:`~fiber._ring.machine.RingMachine.next_deadline`."""
 
 
 Event = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fiber import values
-from fiber.ring.messages import Address, Hello, Probed, Target
-from fiber.ring.model import Failure, Member, Placement
+from fiber._base import values
+from fiber._ring.model import Failure, Member, Placement
+from fiber._ring.protocol import Address, Hello, Probed, Target
 
 __all__ = ["Unreachable", "by_rank", "choose", "members", "targets"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fiber.transport.accepting import Accepting, private_listener
+from fiber._wire.accept_thread import Accepting, private_listener
 
 if TYPE_CHECKING:
     from fiber.pipes import Connection

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber.ring.view import RingView
+    from fiber._ring.view import RingView
 
 __all__ = ["RingFramework", "common", "preferences"]
 
@@ -102,6 +102,6 @@ def preferences(ring: RingView) -> dict[str, str]:
 
 
 def _cpus() -> int:
-    from fiber.launch.cpus import cpu_count
+    from fiber._launch.cpus import cpu_count
 
     return cpu_count()

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fiber._ring.model import Host
+from fiber._ring.protocol import Address
 from fiber.model import Interface
-from fiber.ring.messages import Address
-from fiber.ring.model import Host
 
 __all__ = ["addresses", "this_host"]
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
+from fiber._ring.commands import Instruction, StartWorker
+from fiber._ring.member import MemberProcess, Work
 from fiber.exceptions import FiberError
 from fiber.model import Gang
 from fiber.pipes import Connection, Pipe
-from fiber.ring.instructions import Instruction, StartWorker
-from fiber.ring.member import MemberProcess, Work
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
+    from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
-    from fiber.runtime import Runtime
 
 log = logging.getLogger("fiber")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fiber import values
-from fiber.ring.messages import Address, Hello, Probe, Probed, Target, Tell
-from fiber.ring.model import Failure
+from fiber._base import values
+from fiber._ring.model import Failure
+from fiber._ring.protocol import Address, Hello, Probe, Probed, Target, Tell
 
 if TYPE_CHECKING:
-    from fiber.ring.rounds import Round
-    from fiber.ring.team import Worker
+    from fiber._ring.attempt import Round
+    from fiber._ring.workers import Worker
 
 __all__ = ["Admission", "Newcomer"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber import values
-from fiber.ring import events
-from fiber.ring.course import Course, Next
-from fiber.ring.instructions import Instruction
-from fiber.ring.model import ConditionKind, Failure, Group, RingPhase, RingStatus
-from fiber.ring.policy import Policy
-from fiber.ring.roll import State, Worker
+from fiber._base import values
+from fiber._ring import events
+from fiber._ring.commands import Instruction
+from fiber._ring.membership import State, Worker
+from fiber._ring.model import ConditionKind, Failure, Group, RingPhase, RingStatus
+from fiber._ring.phases import Course, Next
+from fiber._ring.policy import Policy
 
 _ENDED_EARLY = Failure(reason="EXIT(0)", message="it ended before its function returned")
 
@@ -88,7 +88,7 @@ class RingMachine:
         return course.least * fewest, course.most * most
 
     def next_deadline(self) -> float | None:
-        """When a :class:`~fiber.ring.events.Tick` must come; None where none need."""
+        """When a :class:`~fiber._ring.events.Tick` must come; None where none need."""
         return self._course.next_deadline()
 
     @property

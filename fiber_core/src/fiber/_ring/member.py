@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fiber import runtime, values
-from fiber.process import Process
-from fiber.ring import framework as basics
-from fiber.ring import here, view
-from fiber.ring.messages import (
+from fiber._base import values
+from fiber._ring import framework as basics
+from fiber._ring import host, view
+from fiber._ring.ports import KeptPort
+from fiber._ring.protocol import (
     Beat,
     Changed,
     Hello,
@@ -32,15 +32,16 @@ from fiber.ring.messages import (
     Run,
     Tell,
 )
-from fiber.ring.ports import KeptPort
-from fiber.ring.preflight import PROOF, Answering, probe
-from fiber.ring.view import RingView
-from fiber.transport import codec
-from fiber.transport.interfaces import interfaces
+from fiber._ring.reachability import PROOF, Answering, probe
+from fiber._ring.view import RingView
+from fiber._runtime import runtime
+from fiber._wire import codec
+from fiber._wire.interfaces import interfaces
+from fiber.process import Process
 
 if TYPE_CHECKING:
+    from fiber._ring.framework import RingFramework
     from fiber.pipes import Connection
-    from fiber.ring.framework import RingFramework
 
 __all__ = ["MemberProcess", "MemberThread", "Work"]
 
@@ -145,9 +146,9 @@ class _Member:
             url = self._parent
             self._tell(
                 Hello(
-                    host=here.this_host(),
+                    host=host.this_host(),
                     pid=os.getpid(),
-                    addresses=here.addresses(interfaces(), url),
+                    addresses=host.addresses(interfaces(), url),
                     port=port.number,
                     proof=proof,
                 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 
-from fiber.ring.instructions import EndWorker, Instruction, StartWorker
-from fiber.ring.model import Failure, Group, Host
-from fiber.ring.policy import Policy
-from fiber.ring.ranks import Seated
+from fiber._ring.commands import EndWorker, Instruction, StartWorker
+from fiber._ring.model import Failure, Group, Host
+from fiber._ring.policy import Policy
+from fiber._ring.ranks import Seated
 
 
 class State(enum.Enum):

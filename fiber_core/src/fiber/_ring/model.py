@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 from fiber.model import ResourceRequest
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber.ring.model import Failure, RingStatus
+from fiber._ring.model import Failure, RingStatus
 
 
 class Outcome:

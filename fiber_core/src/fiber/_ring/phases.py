@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 
-from fiber import values
-from fiber.ring.changes import Changes
-from fiber.ring.chronicle import Chronicle
-from fiber.ring.instructions import Collect, Conclude, Forget, Form, Go, Halt, Instruction
-from fiber.ring.model import ConditionKind, Failure, Group, Placement, RingPhase
-from fiber.ring.policy import Clean, Policy
-from fiber.ring.ranks import assign
-from fiber.ring.roll import Roll, State, Worker, delay
+from fiber._base import values
+from fiber._ring.changes import Changes
+from fiber._ring.commands import Collect, Conclude, Forget, Form, Go, Halt, Instruction
+from fiber._ring.event_log import Chronicle
+from fiber._ring.membership import Roll, State, Worker, delay
+from fiber._ring.model import ConditionKind, Failure, Group, Placement, RingPhase
+from fiber._ring.policy import Clean, Policy
+from fiber._ring.ranks import assign
 
 
 class Next(enum.Enum):
@@ -26,7 +26,7 @@ class Next(enum.Enum):
 
 
 class Course:
-    """Where a ring stands, and how it goes on; :class:`~fiber.ring.machine.RingMachine` owns it.
+    """Where a ring stands, and how it goes on; :class:`~fiber._ring.machine.RingMachine` owns it.
 
     Args:
         groups: the workers it wants.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fiber import values
-from fiber.ring.model import Host, Member
+from fiber._base import values
+from fiber._ring.model import Host, Member
 
 
 @values.frozen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fiber import values
-from fiber.ring.model import Host, Placement
+from fiber._base import values
+from fiber._ring.model import Host, Placement
 
 
 @values.frozen

@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Iterable
 
-from fiber import values
-from fiber.ring.messages import Probed, Target
-from fiber.transport.accepting import Accepting
+from fiber._base import values
+from fiber._ring.protocol import Probed, Target
+from fiber._wire.accept_thread import Accepting
 
 #: seconds within which an address answers, or does not work
 PATIENCE = 5.0

@@ -6,19 +6,20 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber import hints, runtime
+from fiber import hints
+from fiber._ring import counters, events
+from fiber._ring.controller import Coordinator
+from fiber._ring.errors import RingError
+from fiber._ring.frameworks import find_framework
+from fiber._ring.member import Work
+from fiber._ring.model import Group, RingStatus
+from fiber._ring.policy import Clean, Policy
+from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.process import requested
-from fiber.ring import counters, events
-from fiber.ring.coordinator import Coordinator
-from fiber.ring.errors import RingError
-from fiber.ring.frameworks import find_framework
-from fiber.ring.member import Work
-from fiber.ring.model import Group, RingStatus
-from fiber.ring.policy import Clean, Policy
 
 if TYPE_CHECKING:
-    from fiber.ring.framework import RingFramework
+    from fiber._ring.framework import RingFramework
 
 __all__ = ["Ring"]
 
@@ -235,13 +236,13 @@ class Ring:
         return self._coordinator
 
     def _check(self) -> None:
-        from fiber.ring.machine import RingMachine
+        from fiber._ring.machine import RingMachine
 
         RingMachine(self._groups, self._policy)
 
     def _requested(self) -> list[Group]:
         """The groups, with the settings' defaults for what they do not say."""
-        from fiber import values
+        from fiber._base import values
 
         current = runtime.current()
         return [
@@ -260,7 +261,7 @@ class Ring:
         ]
 
     def _with_caller(self) -> list[Group]:
-        from fiber import values
+        from fiber._base import values
 
         first, *others = self._requested()
         if first.slots != 1:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fiber import runtime
+from fiber._agent import rundir
+from fiber._ring.model import Member
+from fiber._runtime import runtime
+from fiber._wire import codec
 from fiber.exceptions import FiberError
-from fiber.launch import rundir
-from fiber.ring.model import Member
-from fiber.transport import codec
 
 log = logging.getLogger("fiber")
 

@@ -7,15 +7,15 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fiber._ring.model import Failure, Group
+from fiber._ring.protocol import Hello, Kept, Leave, Raised
 from fiber.model import JobState
-from fiber.ring.messages import Hello, Kept, Leave, Raised
-from fiber.ring.model import Failure, Group
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
+    from fiber._ring.member import MemberThread
     from fiber.model import JobStatus
     from fiber.pipes import Connection
-    from fiber.ring.member import MemberThread
 
 __all__ = ["Worker", "ended_badly", "raised", "why"]
 

@@ -1,7 +1,7 @@
 """The first code of a worker process: join the run, fetch the work, become the process.
 
 Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as
-``python -m fiber.launch.bootstrap`` with its instructions where ``FIBER_BOOTSTRAP`` says.
+``python -m fiber._runtime.bootstrap`` with its instructions where ``FIBER_BOOTSTRAP`` says.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fiber import values
+from fiber._base import values
+from fiber._launch.module_server import ParentFinder
+from fiber._wire import codec
+from fiber._wire.frames import Kind
+from fiber._wire.handshake import Hello
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, StartError, TransportError
-from fiber.launch.modules import ParentFinder
-from fiber.transport import codec
-from fiber.transport.handshake import Hello
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind
 
 #: how a ``JobSpec`` names :func:`main`
-ENTRY = "fiber.launch.bootstrap:main"
+ENTRY = "fiber._runtime.bootstrap:main"
 #: the same as an argv, for jobs that are not forked
-MODULE = "fiber.launch.bootstrap"
+MODULE = "fiber._runtime.bootstrap"
 #: what every worker imports; a supervisor that forks them imports it once
 PRELOAD = (
-    "fiber.config",
-    "fiber.dispatch.worker",
-    "fiber.launch.bootstrap",
-    "fiber.launch.preloaded",
-    "fiber.pool_worker",
-    "fiber.runtime",
+    "fiber._config.settings",
+    "fiber._tasks.worker",
+    "fiber._runtime.bootstrap",
+    "fiber._launch.preloaded",
+    "fiber._workers.pool_process",
+    "fiber._runtime.runtime",
     "multiprocessing.spawn",
 )
 #: since then the stdlib leaves exit functions, its own among them, to whoever starts processes
@@ -125,7 +125,7 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
 
 
 def _become(link: Link, instructions: Instructions, hello: Hello, index: int) -> int:
-    from fiber.runtime import Runtime
+    from fiber._runtime.runtime import Runtime
 
     link.send(Kind.CALL, 0, 1)
     answer = link.receive()
@@ -155,7 +155,7 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
         os._exit(code & 0xFF)
     runtime.exit_code = code
     runtime.close()
-    nng = sys.modules.get("fiber.transport.nng")
+    nng = sys.modules.get("fiber._wire.nng")
     if nng is not None:
         nng.end_at_exit()
     return code
@@ -206,9 +206,9 @@ def _config(payload: dict[str, Any]) -> Any:
 
 def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
     """The same on a host that sees nothing of the parent's."""
-    from fiber.launch import environ
-    from fiber.launch.elsewhere import FarFinder, Store, load_main
-    from fiber.launch.relay import RelayBackend
+    from fiber._launch import environ
+    from fiber._launch.code_finder import FarFinder, Store, load_main
+    from fiber._launch.submit_proxy import RelayBackend
     from fiber.model import BackendInfo
 
     environ.begin()
@@ -268,6 +268,6 @@ def _parent_sentinel(link: Link) -> int:
 
 
 if __name__ == "__main__":
-    from fiber.launch.private import read_private
+    from fiber._agent.private import read_private
 
     sys.exit(main(read_private(), 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fiber import runtime
+from fiber._runtime import runtime
 
 if TYPE_CHECKING:
     from fiber.abc import Backend

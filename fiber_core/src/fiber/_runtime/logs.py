@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fiber.config import Config
+    from fiber._config.settings import Config
 
 log = logging.getLogger("fiber")
 

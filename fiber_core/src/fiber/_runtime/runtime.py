@@ -13,27 +13,32 @@ from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.backend import backend_of_run, choose_backend, load_settings, open_backend
+from fiber._launch.router import Ways
+from fiber._plugins.backend_choice import (
+    backend_of_run,
+    choose_backend,
+    load_settings,
+    open_backend,
+)
+from fiber._runtime.logs import configure_logging
+from fiber._wire import codec, fork
+from fiber._wire.identity import Credentials
 from fiber.exceptions import BackendUnavailableError, FiberError
-from fiber.launch.ways import Ways
-from fiber.logs import configure_logging
 from fiber.model import JobSpec
-from fiber.transport import codec, fork
-from fiber.transport.identity import Credentials
 
 if TYPE_CHECKING:
+    from fiber._config.settings import Config
+    from fiber._launch.launcher import Launcher
+    from fiber._plugins.manager import Plugins
+    from fiber._runtime.bootstrap import Instructions
+    from fiber._wire.client import Client
+    from fiber._wire.clients import Clients
+    from fiber._wire.endpoint import Endpoint
+    from fiber._wire.handshake import Hello
+    from fiber._wire.link import Link
+    from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
-    from fiber.config import Config
-    from fiber.launch.bootstrap import Instructions
-    from fiber.launch.launcher import Launcher
     from fiber.model import BackendInfo, Job
-    from fiber.plugins import Plugins
-    from fiber.transport.client import Client
-    from fiber.transport.clients import Clients
-    from fiber.transport.endpoint import Endpoint
-    from fiber.transport.handshake import Hello
-    from fiber.transport.link import Link
-    from fiber.transport.reactor import Reactor
 
 log = logging.getLogger("fiber")
 
@@ -43,7 +48,7 @@ _arguments: dict[str, Any] = {}
 
 
 def _register_tensors() -> bool:
-    from fiber.objects.memory import tensors
+    from fiber._objects.memory import tensors
 
     return tensors.register()
 
@@ -223,7 +228,7 @@ class Runtime:
         """The folder of the run on this host."""
         with self._lock:
             if self._directory is None:
-                from fiber.launch import rundir
+                from fiber._agent import rundir
 
                 self._directory = rundir.create(self.run_id, self.info.name)
             return self._directory
@@ -233,7 +238,7 @@ class Runtime:
         """The installed plugins, loaded on first use."""
         with self._lock:
             if self._plugins is None:
-                from fiber.plugins import load_plugins
+                from fiber._plugins.manager import load_plugins
 
                 self._plugins = load_plugins()
             return self._plugins
@@ -278,7 +283,7 @@ class Runtime:
         """Who this process says it is."""
         with self._lock:
             if self._hello is None:
-                from fiber.transport.handshake import Hello
+                from fiber._wire.handshake import Hello
 
                 self._hello = Hello.mine(self.ident)
             return self._hello
@@ -289,7 +294,7 @@ class Runtime:
         with self._lock:
             if self._reactor is None:
                 self._refuse_if_closed()
-                from fiber.transport.reactor import Reactor
+                from fiber._wire.reactor import Reactor
 
                 self._reactor = Reactor()
                 fork.register(self._reactor)
@@ -309,7 +314,7 @@ class Runtime:
         """Starts the children of this process."""
         with self._lock:
             if self._launcher is None:
-                from fiber.launch.launcher import Launcher
+                from fiber._launch.launcher import Launcher
 
                 self._launcher = Launcher(self)
             return self._launcher
@@ -326,14 +331,14 @@ class Runtime:
         """
         with self._lock:
             if self._clients is None:
-                from fiber.transport.clients import Clients
+                from fiber._wire.clients import Clients
 
                 self._clients = Clients(self._connect, self.ways.way)
             clients = self._clients
         return clients.get(url)
 
     def _connect(self, url: str) -> Client:
-        from fiber.transport.client import Client
+        from fiber._wire.client import Client
 
         most = self.config.max_frame
         return Client(url, self.credentials, self.hello, self.reactor, max_frame=most)
@@ -402,7 +407,7 @@ class Runtime:
 
     def _is_closed(self) -> None:
         if self.is_master and self._directory is not None:
-            from fiber.launch import rundir
+            from fiber._agent import rundir
 
             rundir.remove(self._directory)
         self.closed = True

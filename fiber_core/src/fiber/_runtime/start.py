@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fiber import runtime
+    from fiber._runtime import runtime
 
 __all__ = ["flush_standard_streams", "starting"]
 
@@ -26,12 +26,12 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
         judge: raises where what the caller is about to do makes no sense; nothing is left then.
 
     Raises:
-        Exception: as :func:`fiber.runtime.current`, the backend or ``judge``.
+        Exception: as :func:`fiber._runtime.runtime.current`, the backend or ``judge``.
     """
     # who has imported it may have used it, or said what it shall be
-    if "fiber.runtime" in sys.modules:
-        from fiber import runtime
-        from fiber.transport import fork
+    if "fiber._runtime.runtime" in sys.modules:
+        from fiber._runtime import runtime
+        from fiber._wire import fork
 
         # a process that must not use fiber starts nothing
         fork.check()
@@ -39,7 +39,7 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
             return _ready(judge)
     if os.environ.get("FIBER_BACKEND"):
         return _ready(judge)
-    from fiber.launch.supervisor.early import end_early, start_early
+    from fiber._agent.supervisor.prestart import end_early, start_early
 
     start_early()
     try:
@@ -58,7 +58,7 @@ def flush_standard_streams() -> None:
 
 def _ready(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
     with _collecting_nothing():
-        from fiber import runtime
+        from fiber._runtime import runtime
 
         current = runtime.current()
         judge(current)

@@ -5,7 +5,7 @@ changes it would change it for the next: as ``multiprocessing`` has it within a 
 else. So each unit has a pickle of its own, unless its items hold nothing that can be changed.
 
 Layout of the body, little-endian: ``I`` count of references to out-of-band buffers, ``I`` each, as
-many zeros as bring it to a multiple of 16 bytes, then an object body (:mod:`fiber.transport.wire`)
+many zeros as bring it to a multiple of 16 bytes, then an object body (:mod:`fiber._wire.frames`)
 whose pickle is that of each unit, one behind the other, and whose buffers are there once each. The
 references are the buffers in the order in which the pickles want them; one with ``PLACE`` added
 is of a buffer that tells where on this host the bytes lie.
@@ -18,9 +18,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fiber.dispatch.laid import LARGE
+from fiber._tasks.broadcast import LARGE
+from fiber._wire import codec, frames
 from fiber.exceptions import WireError
-from fiber.transport import codec, wire
 
 __all__ = ["PLACE", "are_constant", "encode", "read"]
 
@@ -45,7 +45,7 @@ def are_constant(items: Sequence[Any]) -> bool:
 def encode(
     units: Sequence[Sequence[Any]],
     place: Callable[[memoryview], bytes | None] | None = None,
-) -> tuple[bool, list[wire.Buffer]]:
+) -> tuple[bool, list[frames.Buffer]]:
     """The body for units of items, and whether it is one for :func:`read`.
 
     Args:
@@ -59,18 +59,18 @@ def encode(
     if len(units) == 1:
         pickled = codec.split(units[0], raws)
         if place is None or not any(raw.nbytes >= LARGE for raw in raws):
-            return False, wire.pack(pickled, raws)
+            return False, frames.pack(pickled, raws)
     else:
         pickled = b"".join([codec.split(unit, raws) for unit in units])
     references, buffers = _referring(raws, place)
     told = struct.pack(f"<{1 + len(references)}I", len(references), *references)
-    return True, [told + bytes(-len(told) % _ALIGNMENT), *wire.pack(pickled, buffers)]
+    return True, [told + bytes(-len(told) % _ALIGNMENT), *frames.pack(pickled, buffers)]
 
 
 def _referring(
     raws: Sequence[memoryview], place: Callable[[memoryview], bytes | None] | None
-) -> tuple[list[int], list[wire.Buffer]]:
-    buffers: list[wire.Buffer] = []
+) -> tuple[list[int], list[frames.Buffer]]:
+    buffers: list[frames.Buffer] = []
     references: list[int] = []
     known: dict[int, int] = {}
     for raw in raws:
@@ -100,7 +100,7 @@ def read(body: memoryview, find: Callable[[bytes], memoryview]) -> list[Any]:
         Exception: whatever unpickling raised, or ``find``.
     """
     references, rest = _references(body)
-    pickled, buffers = wire.unpack(rest)
+    pickled, buffers = frames.unpack(rest)
     units = codec.loads_all(pickled, _opened(references, buffers, find))
     return list(itertools.chain.from_iterable(units))
 
@@ -123,7 +123,7 @@ def _opened(
     references: Sequence[int],
     buffers: Sequence[memoryview],
     find: Callable[[bytes], memoryview],
-) -> Iterator[wire.Buffer]:
+) -> Iterator[frames.Buffer]:
     used = set()
     for reference in references:
         number = reference % PLACE

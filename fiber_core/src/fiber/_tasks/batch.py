@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber.dispatch.outcomes import Outcomes
-from fiber.dispatch.protocol import Done, Tasks
-from fiber.transport import wire
+from fiber._tasks.outcomes import Outcomes
+from fiber._tasks.protocol import Done, Tasks
+from fiber._wire import frames
 
 #: results wait at most this long for others, or as long as it took until the last ones were handed
 #: over: each message costs 100 µs of CPU on both sides, and a master of many workers gives long entries
@@ -69,7 +69,7 @@ class Batch:
     def __init__(
         self,
         tasks: Tasks,
-        send: Callable[[Sequence[wire.Buffer]], None],
+        send: Callable[[Sequence[frames.Buffer]], None],
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self.current = Current(tasks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fiber.transport import wire
+from fiber._wire import frames
 
 #: bytes from which on something is laid: below, mapping it costs as much as sending it
 LARGE = 2**20
@@ -38,7 +38,7 @@ class Laid(Protocol):
 class Memory(Protocol):
     """Lays bytes, and finds those that others laid."""
 
-    def lay(self, segments: Sequence[wire.Buffer]) -> Laid | None:
+    def lay(self, segments: Sequence[frames.Buffer]) -> Laid | None:
         """Lay bytes; None where there is no room for them."""
 
     def find(self, place: bytes) -> Laid | None:

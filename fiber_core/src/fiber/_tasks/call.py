@@ -6,15 +6,15 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber.dispatch import arguments, protocol
-from fiber.dispatch.modes import Mode
+from fiber._tasks import arguments, protocol
+from fiber._tasks.modes import Mode
+from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
 from fiber.model.task import Attempt
-from fiber.transport import codec, wire
 
 if TYPE_CHECKING:
-    from fiber.dispatch.laid import Laid
-    from fiber.dispatch.repeated import Repeated
+    from fiber._tasks.broadcast import Laid
+    from fiber._tasks.shared_payload import Repeated
 
 #: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
@@ -80,7 +80,7 @@ class Call:
         try:
             with codec.carrying(self):
                 #: segments of the pickled function
-                self.function: list[wire.Buffer] = codec.dumps(function)
+                self.function: list[frames.Buffer] = codec.dumps(function)
         except BaseException:
             self.release()
             raise
@@ -127,7 +127,9 @@ class Call:
             for index in range(start, stop):
                 self._some.pop(index, None)
 
-    def encode(self, start: int, stop: int, *, near: bool = False) -> tuple[int, list[wire.Buffer]]:
+    def encode(
+        self, start: int, stop: int, *, near: bool = False
+    ) -> tuple[int, list[frames.Buffer]]:
         """The arguments of the items as segments, with the mode to send them in.
 
         Args:
@@ -154,11 +156,11 @@ class Call:
             return [items]
         return [items[:first], *(items[at : at + chunk] for at in range(first, len(items), chunk))]
 
-    def encode_singly(self, start: int, stop: int) -> tuple[int, list[wire.Buffer]]:
+    def encode_singly(self, start: int, stop: int) -> tuple[int, list[frames.Buffer]]:
         """The same with each item pickled by itself, for a worker that could not read them."""
         return self._encode_singly(self._slice(start, stop))
 
-    def _encode_singly(self, items: Sequence[Any]) -> tuple[int, list[wire.Buffer]]:
+    def _encode_singly(self, items: Sequence[Any]) -> tuple[int, list[frames.Buffer]]:
         pickles = [pickle.PickleBuffer(self._pickled(item)) for item in items]
         return self.mode | Mode.SINGLY, codec.dumps(pickles)
 

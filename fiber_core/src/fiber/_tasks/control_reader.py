@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fiber.transport.descriptors import await_readable
+from fiber._wire.descriptors import await_readable
 
 T = TypeVar("T")
 

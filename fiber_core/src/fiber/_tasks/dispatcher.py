@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from fiber.dispatch import protocol
-from fiber.dispatch.alarm import Alarm
-from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.laid import Memory
-from fiber.dispatch.large import Large
-from fiber.dispatch.modes import Mode
-from fiber.dispatch.outcomes import Received, read_error
-from fiber.dispatch.session import Session
-from fiber.dispatch.staff import Staff
+from fiber._tasks import protocol
+from fiber._tasks.broadcast import Memory
+from fiber._tasks.call import Call, Sink
+from fiber._tasks.large_functions import Large
+from fiber._tasks.modes import Mode
+from fiber._tasks.observer import Staff
+from fiber._tasks.outcomes import Received, read_error
+from fiber._tasks.pending import commands, events
+from fiber._tasks.pending.policy import RetryPolicy
+from fiber._tasks.pending.table import PendingTable
+from fiber._tasks.session import Session
+from fiber._tasks.timer import Alarm
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind, Message
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
 from fiber.model.task import Attempt
-from fiber.pending import events, instructions
-from fiber.pending.policy import RetryPolicy
-from fiber.pending.table import PendingTable
-from fiber.transport.endpoint import Peer
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind, Message
 
 #: a call's item size is observed again when it has changed by this factor
 _SIZE_CHANGE = 2.0
@@ -68,14 +68,14 @@ class Dispatcher:
         self._by_ident: dict[str, Session] = {}
         self._drained = threading.Condition(self.lock)
         self._carry: dict[type, Callable[[Any], None]] = {
-            instructions.Accept: self._accept,
-            instructions.Dispatch: self._dispatch,
-            instructions.Revoke: self._revoke,
-            instructions.Abandon: self._abandon,
-            instructions.Withdraw: self._withdrawn,
-            instructions.Requeue: self._requeued,
-            instructions.Retire: self._retire,
-            instructions.CallDone: self._call_done,
+            commands.Accept: self._accept,
+            commands.Dispatch: self._dispatch,
+            commands.Revoke: self._revoke,
+            commands.Abandon: self._abandon,
+            commands.Withdraw: self._withdrawn,
+            commands.Requeue: self._requeued,
+            commands.Retire: self._retire,
+            commands.CallDone: self._call_done,
         }
         self._lost_counts = [0, 0]
         self._to_size: deque[Call] = deque()
@@ -321,7 +321,7 @@ class Dispatcher:
             self._carry_out(self.table.handle(observed, now))
         self._alarm.set(self.table.next_deadline())
 
-    def _carry_out(self, steps: Iterable[instructions.Instruction]) -> None:
+    def _carry_out(self, steps: Iterable[commands.Instruction]) -> None:
         failure: BaseException | None = None
         for step in steps:
             try:
@@ -337,7 +337,7 @@ class Dispatcher:
             self._alarm.rung()
             self._feed(events.Tick())
 
-    def _dispatch(self, step: instructions.Dispatch) -> None:
+    def _dispatch(self, step: commands.Dispatch) -> None:
         session, call = self._sessions[step.worker], self._calls[step.call]
         if call.begun is not None:
             call.begun(step.start, step.stop)
@@ -351,10 +351,10 @@ class Dispatcher:
             call.item_bytes = size
             self._to_size.append(call)
 
-    def _revoke(self, step: instructions.Revoke) -> None:
+    def _revoke(self, step: commands.Revoke) -> None:
         self._sessions[step.worker].revoke(step.entry)
 
-    def _accept(self, step: instructions.Accept) -> None:
+    def _accept(self, step: commands.Accept) -> None:
         call, received = self._calls.get(step.call), self._received
         if call is None or received is None:
             return
@@ -362,7 +362,7 @@ class Dispatcher:
         call.forget(step.start, step.stop)
         call.sink.accept(step.start, values, errors)
 
-    def _abandon(self, step: instructions.Abandon) -> None:
+    def _abandon(self, step: commands.Abandon) -> None:
         self._lost_counts[1] += step.stop - step.start
         call = self._calls.get(step.call)
         if call is None:
@@ -371,20 +371,20 @@ class Dispatcher:
             call.sink.fail(index, index + 1, call.crashed(index, step.attempts))
         call.forget(step.start, step.stop)
 
-    def _withdrawn(self, step: instructions.Withdraw) -> None:
+    def _withdrawn(self, step: commands.Withdraw) -> None:
         call = self._calls[step.call]
         call.sink.fail(step.start, step.stop, CancelledError())
         call.forget(step.start, step.stop)
 
-    def _requeued(self, step: instructions.Requeue) -> None:
+    def _requeued(self, step: commands.Requeue) -> None:
         self._lost_counts[0] += step.stop - step.start
 
-    def _retire(self, step: instructions.Retire) -> None:
+    def _retire(self, step: commands.Retire) -> None:
         session = self._sessions[step.worker]
         session.retire()
         self._staff.is_retired(session.ident)
 
-    def _call_done(self, step: instructions.CallDone) -> None:
+    def _call_done(self, step: commands.CallDone) -> None:
         call = self._calls.pop(step.call, None)
         if call is not None:
             call.sink.done()

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from fiber.dispatch.calls import Call
-from fiber.dispatch.master import Dispatcher
+from fiber._tasks.call import Call
+from fiber._tasks.dispatcher import Dispatcher
 
 #: items drawn ahead of the consumer, at most and at first
 LARGEST = 4096

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fiber.transport import codec
+from fiber._wire import codec
 
 if TYPE_CHECKING:
-    from fiber.dispatch.laid import Laid
+    from fiber._tasks.broadcast import Laid
 
 K = TypeVar("K")
 V = TypeVar("V")

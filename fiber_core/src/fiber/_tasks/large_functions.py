@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fiber.dispatch.laid import KEPT, LARGE, Laid, Memory
-from fiber.dispatch.repeated import Repeated
+from fiber._tasks.broadcast import KEPT, LARGE, Laid, Memory
+from fiber._tasks.shared_payload import Repeated
 
 if TYPE_CHECKING:
-    from fiber.dispatch.calls import Call
-    from fiber.dispatch.session import Session
+    from fiber._tasks.call import Call
+    from fiber._tasks.session import Session
 
 
 class Large:

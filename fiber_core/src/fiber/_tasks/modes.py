@@ -16,5 +16,5 @@ class Mode(enum.IntFlag):
     APPLY = 2
     #: a flag: each item is pickled by itself, since not all could be pickled or read together
     SINGLY = 64
-    #: a flag: each unit has a pickle of its own, see :mod:`fiber.dispatch.arguments`
+    #: a flag: each unit has a pickle of its own, see :mod:`fiber._tasks.arguments`
     APART = 128

@@ -12,8 +12,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fiber._wire import codec, frames
 from fiber.exceptions import WireError
-from fiber.transport import codec, wire
 
 _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
@@ -70,7 +70,7 @@ class Outcomes:
                 self.packed_bytes += len(pickled)
         self._loose.clear()
 
-    def encode(self) -> list[wire.Buffer]:
+    def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
         if len(self._values) == 1:
             try:
@@ -84,7 +84,7 @@ class Outcomes:
         return codec.dumps((self._values, self._errors, self._packed))
 
 
-def _dumps(value: Any) -> list[wire.Buffer]:
+def _dumps(value: Any) -> list[frames.Buffer]:
     # references in a result are there for its reader, and not for as long as this process lives
     before = codec.carry(codec.Parcel())
     try:

@@ -5,8 +5,8 @@ kind     direction body
 ======== ========= ==================================================================
 ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
-                   :mod:`fiber.dispatch.arguments` says where the mode is ``APART``
-DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber.dispatch.outcomes`
+                   :mod:`fiber._tasks.arguments` says where the mode is ``APART``
+DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber._tasks.outcomes`
 REVOKE   down      ``Entry``: hand back what you have not begun of it
 KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
 FUNCTION down      digest and the pickled function that ``Tasks`` name by it; in a message of
@@ -26,10 +26,10 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from fiber import values
-from fiber.dispatch.modes import Mode
+from fiber._base import values
+from fiber._tasks.modes import Mode
+from fiber._wire import frames
 from fiber.exceptions import WireError
-from fiber.transport import wire
 
 # both multiples of 16 bytes, so that the arrays behind them keep their alignment
 _TASKS = struct.Struct("<QQQQQB16s7x")
@@ -84,7 +84,7 @@ class Done:
         return _DONE.pack(self.entry, self.start, self.stop, self.seconds, self.credits)
 
 
-def digest(segments: Sequence[wire.Buffer]) -> bytes:
+def digest(segments: Sequence[frames.Buffer]) -> bytes:
     """What a pickled function is called by."""
     # processors have instructions for it: half the time of others for a large function
     whole = hashlib.sha256()
@@ -133,7 +133,7 @@ def read_kept(body: memoryview) -> tuple[int, int]:
     return entry, stop
 
 
-def function(name: bytes, pickled: Sequence[wire.Buffer] = ()) -> list[wire.Buffer]:
+def function(name: bytes, pickled: Sequence[frames.Buffer] = ()) -> list[frames.Buffer]:
     """A FUNCTION body; nothing but the digest tells that its call is over."""
     return [name, *pickled]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fiber.dispatch import protocol
-from fiber.dispatch.calls import Call, Unsendable
-from fiber.dispatch.modes import Mode
-from fiber.dispatch.protocol import DIGEST, Tasks
+from fiber._tasks import protocol
+from fiber._tasks.call import Call, Unsendable
+from fiber._tasks.modes import Mode
+from fiber._tasks.pending.commands import Dispatch
+from fiber._tasks.pending.views import HeldView
+from fiber._tasks.protocol import DIGEST, Tasks
+from fiber._wire import codec
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError
-from fiber.pending.instructions import Dispatch
-from fiber.pending.views import HeldView
-from fiber.transport import codec
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind
 
 #: functions after which a worker is sent them anew, so that the memory of them stays small
 _KNOWN = 4096

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber.dispatch.laid import KEPT, LARGE
+from fiber._tasks.broadcast import KEPT, LARGE
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber.dispatch.laid import Laid, Memory
+    from fiber._tasks.broadcast import Laid, Memory
 
 __all__ = ["BlindError", "Places", "Repeated"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fiber.transport.reactor import Reactor, Timer
+from fiber._wire.reactor import Reactor, Timer
 
 
 class Alarm:

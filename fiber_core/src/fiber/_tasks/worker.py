@@ -8,19 +8,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber.dispatch import arguments, protocol
-from fiber.dispatch.attendant import Attendant
-from fiber.dispatch.batch import Batch, Current
-from fiber.dispatch.calls import Unsendable
-from fiber.dispatch.functions import Functions
-from fiber.dispatch.laid import Memory
-from fiber.dispatch.modes import Mode
-from fiber.dispatch.protocol import Tasks
-from fiber.dispatch.repeated import BlindError, Places
+from fiber._tasks import arguments, protocol
+from fiber._tasks.batch import Batch, Current
+from fiber._tasks.broadcast import Memory
+from fiber._tasks.call import Unsendable
+from fiber._tasks.control_reader import Attendant
+from fiber._tasks.functions import Functions
+from fiber._tasks.modes import Mode
+from fiber._tasks.protocol import Tasks
+from fiber._tasks.shared_payload import BlindError, Places
+from fiber._wire import codec, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.link import Link
 from fiber.exceptions import FiberError, PeerLostError
-from fiber.transport import codec, wire
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind, Message
 
 # as numbers: an operation on a member of an enum takes as long as reading an entry
 _APPLY, _STARMAP, _SINGLY = int(Mode.APPLY), int(Mode.STARMAP), int(Mode.SINGLY)
@@ -105,7 +105,7 @@ class Worker:
             msg = "the descriptors of the connection are gone"
             raise PeerLostError(msg)
 
-    def _hand_over(self, segments: Sequence[wire.Buffer]) -> None:
+    def _hand_over(self, segments: Sequence[frames.Buffer]) -> None:
         # not into a file that a task has put in the place of our connection
         self._check_link()
         self._link.send(Kind.DONE, self._target, 0, segments)

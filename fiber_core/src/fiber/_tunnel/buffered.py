@@ -7,9 +7,9 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from fiber._tunnel.greeting import LONGEST, Records
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
-from fiber.transport.ferry.greeting import LONGEST, Records
-from fiber.transport.reactor import Reactor
 
 __all__ = ["Buffered", "Lines"]
 

@@ -6,10 +6,10 @@ import socket
 import time
 from collections.abc import Callable
 
+from fiber._tunnel.buffered import Buffered
+from fiber._tunnel.session import ABORT, PING, Session
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
-from fiber.transport.ferry.buffered import Buffered
-from fiber.transport.ferry.session import ABORT, PING, Session
-from fiber.transport.reactor import Reactor
 
 __all__ = ["BEAT", "SILENCE", "Crossing"]
 

@@ -9,17 +9,17 @@ import socket
 import time
 from collections.abc import Callable
 
+from fiber._tunnel import greeting, routes
+from fiber._tunnel.buffered import Lines
+from fiber._tunnel.crossing import BEAT, SILENCE, Crossing
+from fiber._tunnel.opening import Opener
+from fiber._tunnel.ports import Ports, connect
+from fiber._tunnel.probe import Probe, Speed
+from fiber._tunnel.routes import Route
+from fiber._tunnel.shore import Shore, Spare
+from fiber._wire import fork
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
-from fiber.transport import fork
-from fiber.transport.ferry import greeting, routes
-from fiber.transport.ferry.buffered import Lines
-from fiber.transport.ferry.crossing import BEAT, SILENCE, Crossing
-from fiber.transport.ferry.opening import Opener
-from fiber.transport.ferry.ports import Ports, connect
-from fiber.transport.ferry.probe import Probe, Speed
-from fiber.transport.ferry.routes import Route
-from fiber.transport.ferry.shore import Shore, Spare
-from fiber.transport.reactor import Reactor
 
 __all__ = ["Hub"]
 

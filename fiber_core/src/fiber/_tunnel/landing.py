@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from fiber._tunnel import greeting, routes
+from fiber._tunnel.buffered import Lines
+from fiber._tunnel.crossing import BEAT, SILENCE, Crossing
+from fiber._tunnel.ports import Ports, connect
+from fiber._tunnel.routes import Route
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, TransportError, WireError
-from fiber.transport.ferry import greeting, routes
-from fiber.transport.ferry.buffered import Lines
-from fiber.transport.ferry.crossing import BEAT, SILENCE, Crossing
-from fiber.transport.ferry.ports import Ports, connect
-from fiber.transport.ferry.routes import Route
-from fiber.transport.reactor import Reactor
 
 __all__ = ["Landing", "ask", "serve"]
 

@@ -10,11 +10,11 @@ import time
 from collections import deque
 from typing import Protocol
 
+from fiber._tunnel.buffered import Lines
+from fiber._tunnel.greeting import HubSide
+from fiber._tunnel.shore import Shore
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, WireError
-from fiber.transport.ferry.buffered import Lines
-from fiber.transport.ferry.greeting import HubSide
-from fiber.transport.ferry.shore import Shore
-from fiber.transport.reactor import Reactor
 
 __all__ = ["Opener", "Use"]
 

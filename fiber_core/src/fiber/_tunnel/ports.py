@@ -8,9 +8,9 @@ import socket
 import threading
 from collections.abc import Callable
 
+from fiber._tunnel.routes import Route
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
-from fiber.transport.ferry.routes import Route
-from fiber.transport.reactor import Reactor
 
 __all__ = ["Ports", "connect"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fiber.transport.ferry.buffered import Lines
-from fiber.transport.ferry.shore import Shore
+from fiber._tunnel.buffered import Lines
+from fiber._tunnel.shore import Shore
 
 __all__ = ["Probe", "Speed"]
 

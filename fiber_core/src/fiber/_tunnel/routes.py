@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Route", "is_route", "parse", "route_to"]
 

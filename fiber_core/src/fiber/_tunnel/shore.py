@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from fiber.transport.ferry.buffered import Lines
+from fiber._tunnel.buffered import Lines
 
 __all__ = ["Shore", "Spare"]
 

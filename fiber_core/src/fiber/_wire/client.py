@@ -7,13 +7,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from fiber._wire import codec, fork, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Hello
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.transport import codec, fork, wire
-from fiber.transport.handshake import Hello
-from fiber.transport.identity import Credentials
-from fiber.transport.link import Link
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind, Message
 
 log = logging.getLogger("fiber")
 
@@ -97,7 +97,7 @@ class Client:
         hello: Hello,
         reactor: Reactor,
         *,
-        max_frame: int = wire.MAX_FRAME,
+        max_frame: int = frames.MAX_FRAME,
     ) -> None:
         self.url = url
         self._reactor = reactor
@@ -144,7 +144,9 @@ class Client:
         """Undo :meth:`on_cast`."""
         self._casts.pop(target, None)
 
-    def call(self, target: int, segments: Sequence[wire.Buffer], kind: Kind = Kind.CALL) -> Pending:
+    def call(
+        self, target: int, segments: Sequence[frames.Buffer], kind: Kind = Kind.CALL
+    ) -> Pending:
         """Send a call.
 
         Raises:
@@ -164,7 +166,7 @@ class Client:
             raise
         return pending
 
-    def cast(self, target: int, segments: Sequence[wire.Buffer]) -> None:
+    def cast(self, target: int, segments: Sequence[frames.Buffer]) -> None:
         """Send a message that nobody answers.
 
         Raises:

@@ -6,8 +6,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
+from fiber._wire.client import Client
 from fiber.exceptions import PeerLostError
-from fiber.transport.client import Client
 
 
 class Clients:

@@ -3,7 +3,7 @@
 Everything with an importable home goes by reference, as with ``multiprocessing``'s spawn. By value
 go lambdas, closures, and what was defined in a ``__main__`` that a child cannot load (a REPL, a
 notebook, ``-c``). All by-value functions of one module share one namespace in each process, which
-is the module itself where the process has it, see :mod:`fiber.transport.namespaces`.
+is the module itself where the process has it, see :mod:`fiber._wire.namespaces`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fiber.transport import namespaces, wire
+from fiber._wire import frames, namespaces
 
 #: buffers below this travel inside the pickle: a view of each would cost more, and keep all alive
 _IN_BAND = 4096
@@ -62,7 +62,7 @@ class Parcel:
     """Carries one pickle, with a ticket for each reference in it to a shared object.
 
     Args:
-        uses: how many times it will be loaded, see :mod:`fiber.objects.references`.
+        uses: how many times it will be loaded, see :mod:`fiber._objects.references`.
         realm: who loads it, where that is no process of this run.
     """
 
@@ -132,14 +132,14 @@ def pickled(value: Any) -> bytes:
     return stream.getvalue()
 
 
-def dumps(value: Any) -> list[wire.Buffer]:
+def dumps(value: Any) -> list[frames.Buffer]:
     """Segments of an object body, large buffers out of band and uncopied.
 
     Raises:
         Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
     """
     buffers: list[memoryview] = []
-    return wire.pack(split(value, buffers), buffers)
+    return frames.pack(split(value, buffers), buffers)
 
 
 def split(value: Any, buffers: list[memoryview]) -> bytes:
@@ -171,12 +171,12 @@ def split(value: Any, buffers: list[memoryview]) -> bytes:
 
 def loads(body: memoryview) -> Any:
     """The object of a body; its out-of-band buffers are views of the body."""
-    pickled, buffers = wire.unpack(body)
+    pickled, buffers = frames.unpack(body)
     with _explaining():
         return pickle.loads(pickled, buffers=buffers)
 
 
-def loads_all(pickled: memoryview, buffers: Iterable[wire.Buffer]) -> list[Any]:
+def loads_all(pickled: memoryview, buffers: Iterable[frames.Buffer]) -> list[Any]:
     """The objects of several pickles, one behind the other, with their buffers in that order."""
     stream, ordered, found = io.BytesIO(pickled), iter(buffers), []
     with _explaining():
@@ -212,7 +212,7 @@ def _restore_function(function: types.FunctionType, state: Any) -> None:
 
 
 class _Namespace:
-    """Pickles as a call of :func:`~fiber.transport.namespaces.namespace`."""
+    """Pickles as a call of :func:`~fiber._wire.namespaces.namespace`."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -285,10 +285,10 @@ def with_traceback(error: BaseException) -> Any:
         _explain(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        pickled = wire.joined(dumps(error))
+        pickled = frames.joined(dumps(error))
         _load_error(pickled)
     except Exception as failure:
-        pickled = wire.joined(dumps(encoding_error(failure, error)))
+        pickled = frames.joined(dumps(encoding_error(failure, error)))
     return _Carried(pickled, f'\n"""\n{text}"""')
 
 

@@ -12,9 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fiber._wire import descriptors, fork, frames, framing
+from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.transport import descriptors, fork, stream, wire
-from fiber.transport.identity import Credentials
 
 #: how URLs of such sockets begin
 SCHEME = "unix://"
@@ -26,7 +26,7 @@ _FLAGS = (socket.MSG_NOSIGNAL,)
 class _Unsent:
     """What is left of a frame, and what of that the kernel has taken since."""
 
-    def __init__(self, buffers: Sequence[wire.Buffer], *, is_whole: bool = True) -> None:
+    def __init__(self, buffers: Sequence[frames.Buffer], *, is_whole: bool = True) -> None:
         self.buffers = buffers
         self.counts: list[int] = []
         self._is_whole = is_whole
@@ -38,7 +38,7 @@ class _Unsent:
 
     def rest(self) -> _Unsent:
         """What is left now."""
-        return _Unsent(stream.after(self.buffers, self.counts[0]), is_whole=False)
+        return _Unsent(framing.after(self.buffers, self.counts[0]), is_whole=False)
 
 
 class UnixDialling:
@@ -50,14 +50,14 @@ class UnixDialling:
     #: what was sent arrives, whatever becomes of this process: the kernel has it
     keeps = True
 
-    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
+    def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._held = descriptors.Held((self._socket.fileno(),))
         self._socket.setblocking(True)
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
-        self._deframer = stream.Deframer(max_frame)
+        self._deframer = framing.Deframer(max_frame)
         self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
         # the frame that is being sent
@@ -157,7 +157,7 @@ class UnixDialling:
             self._ended()
         return count
 
-    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
+    def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; waits while the listener does not read.
 
         Args:
@@ -170,7 +170,7 @@ class UnixDialling:
         fork.check()
         with self._order:
             self._finish()
-            buffers, _ = stream.parts(head(), pieces)
+            buffers, _ = framing.parts(head(), pieces)
             try:
                 self._unsent = _Unsent(buffers)
                 self._finish()

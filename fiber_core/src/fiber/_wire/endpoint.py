@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fiber._wire import descriptors, fork, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Hello, Listener
+from fiber._wire.identity import Credentials
+from fiber._wire.peer import Carrier, Peer
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
-from fiber.transport import descriptors, fork, wire
-from fiber.transport.handshake import Hello, Listener
-from fiber.transport.identity import Credentials
-from fiber.transport.peer import Carrier, Peer
-from fiber.transport.reactor import Reactor
-from fiber.transport.wire import Kind, Message
 
 __all__ = ["Carrier", "Endpoint", "Peer", "Service"]
 
@@ -48,7 +48,7 @@ class Endpoint:
         hello: Hello,
         reactor: Reactor,
         *,
-        max_frame: int = wire.MAX_FRAME,
+        max_frame: int = frames.MAX_FRAME,
         proof_timeout: float = PROOF_TIMEOUT,
     ) -> None:
         fork.check()
@@ -96,7 +96,7 @@ class Endpoint:
     def _bind(self, url: str) -> str:
         # imported for those who need it: a process that talks on one host never loads nng
         if url.startswith("unix:"):
-            from fiber.transport.unix_listening import UnixListening
+            from fiber._wire.listener import UnixListening
 
             unix = self._carriers.get("unix") or UnixListening(
                 self._reactor,
@@ -108,7 +108,7 @@ class Endpoint:
             )
             self._carriers["unix"] = unix
             return unix.listen(url, self.credentials)
-        from fiber.transport.nng import NngListening
+        from fiber._wire.nng import NngListening
 
         nng = self._carriers.get("nng") or NngListening(
             self._reactor,
@@ -144,7 +144,7 @@ class Endpoint:
             carrier.close()
 
     def transmit(
-        self, carrier: Carrier, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]
+        self, carrier: Carrier, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]
     ) -> None:
         """Hand one frame over; for :class:`Peer`."""
         if self._closed:
@@ -194,16 +194,16 @@ class Endpoint:
         else:
             peer.close()
 
-    def _take(self, peer: Peer, data: wire.Buffer) -> None:
+    def _take(self, peer: Peer, data: frames.Buffer) -> None:
         if peer.hello is None:
-            if len(data) > wire.MAX_UNPROVEN:
+            if len(data) > frames.MAX_UNPROVEN:
                 msg = f"{len(data)} bytes from a peer that has not proved who it is"
                 raise WireError(msg)
-            if not peer.prove(wire.parse(data), lambda: Listener(self.credentials, self.hello)):
+            if not peer.prove(frames.parse(data), lambda: Listener(self.credentials, self.hello)):
                 # its next word has its own time, which does not run while we are busy
                 self._await_proof(peer)
             return
-        frame = wire.parse(data)
+        frame = frames.parse(data)
         peer.acknowledged(frame.ack)
         if frame.kind is Kind.GRANT:
             return

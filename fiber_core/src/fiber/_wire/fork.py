@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from fiber._wire import descriptors
 from fiber.exceptions import ForkedError
-from fiber.transport import descriptors
 
 
 class _Abandonable(Protocol):

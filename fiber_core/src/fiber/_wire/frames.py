@@ -26,7 +26,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import WireError
 
 VERSION = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.transport.wire import Buffer
 
 #: bytes of the frame that follows
 LENGTH = struct.Struct("<I")

@@ -22,11 +22,11 @@ import os
 import sys
 from typing import Any
 
-from fiber import distributions, values
+from fiber._base import entry_points, values
 from fiber._version import __version__
+from fiber._wire import frames
+from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError
-from fiber.transport import wire
-from fiber.transport.identity import Credentials
 
 _NONCE = 32
 #: the distribution whose version must agree besides
@@ -59,7 +59,7 @@ class Hello:
             host=os.uname().nodename,
             fiber=__version__,
             python=f"{sys.version_info[0]}.{sys.version_info[1]}",
-            cloudpickle=distributions.version(PICKLER),
+            cloudpickle=entry_points.version(PICKLER),
         )
 
     @classmethod
@@ -114,7 +114,7 @@ def mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
     return digest.digest()
 
 
-def _load(body: wire.Buffer) -> dict[str, Any]:
+def _load(body: frames.Buffer) -> dict[str, Any]:
     try:
         data = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
@@ -138,7 +138,7 @@ def _hex(data: dict[str, Any], key: str) -> bytes:
     return value
 
 
-def _expect(frame: wire.Frame, *kinds: wire.Kind) -> None:
+def _expect(frame: frames.Frame, *kinds: frames.Kind) -> None:
     if frame.kind not in kinds or len(frame.body) != frame.size:
         msg = f"a peer sent {frame.kind.name} where {kinds[0].name} was expected"
         raise HandshakeError(msg)
@@ -158,24 +158,24 @@ class Dialler:
         self.peer: Hello | None = None
         self._proven = False
 
-    def hello(self) -> tuple[wire.Kind, bytes]:
+    def hello(self) -> tuple[frames.Kind, bytes]:
         """The first frame to send."""
-        return wire.Kind.HELLO, self._hello
+        return frames.Kind.HELLO, self._hello
 
-    def receive(self, frame: wire.Frame) -> tuple[wire.Kind, bytes] | None:
+    def receive(self, frame: frames.Frame) -> tuple[frames.Kind, bytes] | None:
         """Take one frame; return the next to send, or None once :attr:`peer` is set.
 
         Raises:
             HandshakeError: the listener is of another run, refused us, or disagrees in versions.
         """
-        if frame.kind is wire.Kind.REFUSE:
+        if frame.kind is frames.Kind.REFUSE:
             # before the listener's proof its words are a stranger's
             words = str(_load(frame.body).get("why", ""))[:500] if self._proven else ""
             error = HandshakeError(words or "refused: the listener is not of this run")
             error.proven = self._proven
             raise error
         if not self._proven:
-            _expect(frame, wire.Kind.CHALLENGE)
+            _expect(frame, frames.Kind.CHALLENGE)
             data = _load(frame.body)
             nonce = _hex(data, "nonce")
             expected = mac(self._key, b"fiber listener", self._hello, nonce)
@@ -184,8 +184,8 @@ class Dialler:
                 raise HandshakeError(msg)
             self._proven = True
             proof = mac(self._key, b"fiber dialler", self._hello, self._nonce, nonce)
-            return wire.Kind.PROOF, json.dumps({"proof": proof.hex()}).encode()
-        _expect(frame, wire.Kind.WELCOME)
+            return frames.Kind.PROOF, json.dumps({"proof": proof.hex()}).encode()
+        _expect(frame, frames.Kind.WELCOME)
         self.peer = Hello.from_json(_load(frame.body))
         return None
 
@@ -205,14 +205,14 @@ class Listener:
         #: who was refused after its proof, and why
         self.refusal = "", ""
 
-    def receive(self, frame: wire.Frame) -> tuple[wire.Kind, bytes]:
+    def receive(self, frame: frames.Frame) -> tuple[frames.Kind, bytes]:
         """Take one frame; return the answer. After a REFUSE the pipe is to be closed.
 
         Raises:
             HandshakeError: the dialler is no process of this run; close it, answer nothing.
         """
         if self._theirs is None:
-            _expect(frame, wire.Kind.HELLO)
+            _expect(frame, frames.Kind.HELLO)
             self._hello = bytes(frame.body)
             data = _load(self._hello)
             if data.get("run") != self._credentials.run_id:
@@ -223,8 +223,8 @@ class Listener:
             self._nonce = os.urandom(_NONCE)
             proof = mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
             answer = {"nonce": self._nonce.hex(), "proof": proof.hex()}
-            return wire.Kind.CHALLENGE, json.dumps(answer).encode()
-        _expect(frame, wire.Kind.PROOF)
+            return frames.Kind.CHALLENGE, json.dumps(answer).encode()
+        _expect(frame, frames.Kind.PROOF)
         expected = mac(
             self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialler, self._nonce
         )
@@ -234,6 +234,6 @@ class Listener:
         why = disagreement(self._mine, self._theirs)
         if why is not None:
             self.refusal = self._theirs.ident, why
-            return wire.Kind.REFUSE, json.dumps({"why": why}).encode()
+            return frames.Kind.REFUSE, json.dumps({"why": why}).encode()
         self.peer = self._theirs
-        return wire.Kind.WELCOME, json.dumps(values.asdict(self._mine)).encode()
+        return frames.Kind.WELCOME, json.dumps(values.asdict(self._mine)).encode()

@@ -13,7 +13,7 @@ import hmac
 import secrets
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 # of the group that P-256 is
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fiber._wire import descriptors, frames
+from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Dialler, Hello
+from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from fiber.transport import descriptors, wire
-from fiber.transport.handshake import Dialler, Hello
-from fiber.transport.identity import Credentials
-from fiber.transport.wire import Kind, Message
 
 #: frames taken in before the listener is told of it without another message to carry the news
-_GRANT_AFTER = wire.WINDOW // 2
+_GRANT_AFTER = frames.WINDOW // 2
 
 
 class _Socket(Protocol):
-    """The dialler's socket; see :mod:`~fiber.transport.dialling` and ``unix_dialling``."""
+    """The dialler's socket; see :mod:`~fiber._wire.nng_dialer` and ``unix_dialling``."""
 
     keeps: bool
 
@@ -36,7 +36,7 @@ class _Socket(Protocol):
     def on_taken(self, action: Callable[[], None]) -> None: ...
     def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None: ...
     def receive(self) -> tuple[int, bytearray] | None: ...
-    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None: ...
+    def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None: ...
     def post(self, head: Callable[[], bytes]) -> None: ...
     def close(self) -> None: ...
 
@@ -45,10 +45,10 @@ def socket_for(url: str, max_frame: int) -> _Socket:
     """The dialler's socket for a URL."""
     # imported for those who need it: a process that talks on one host never loads nng
     if url.startswith("unix:"):
-        from fiber.transport.unix_dialling import UnixDialling
+        from fiber._wire.dialer import UnixDialling
 
         return UnixDialling(max_frame=max_frame)
-    from fiber.transport.dialling import DiallingSocket
+    from fiber._wire.nng_dialer import DiallingSocket
 
     return DiallingSocket(max_frame=max_frame)
 
@@ -68,15 +68,15 @@ class Link:
         hello: Hello,
         *,
         timeout: float = 10.0,
-        max_frame: int = wire.MAX_FRAME,
+        max_frame: int = frames.MAX_FRAME,
     ) -> None:
         self.url = url
         self._max_frame = max_frame
-        self._room = max_frame - wire.HEADER.size
+        self._room = max_frame - frames.HEADER.size
         self._taken = 0
         self._told = 0
         self._large = threading.Lock()
-        self._assembler = wire.Assembler()
+        self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame)
         self._poll = select.poll()
         for fd in self._socket.fds:
@@ -128,7 +128,7 @@ class Link:
         self._socket.on_taken(action)
 
     def send(
-        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[wire.Buffer] = ()
+        self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[frames.Buffer] = ()
     ) -> None:
         """Send a message of any size; waits while the listener holds us back.
 
@@ -141,7 +141,7 @@ class Link:
             return
         # one large message at a time, so that the other side has but one to put together
         with self._large:
-            for frame in wire.split(kind, target, number, segments, max_frame=self._max_frame):
+            for frame in frames.split(kind, target, number, segments, max_frame=self._max_frame):
                 self._transmit(*frame)
 
     def receive(self, timeout: float | None = None) -> Message | None:
@@ -190,7 +190,7 @@ class Link:
         return None if received is None else received[1]
 
     def _transmit(
-        self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[wire.Buffer]
+        self, kind: Kind, target: int, number: int, size: int, pieces: Sequence[frames.Buffer]
     ) -> None:
         if self.lost:
             raise PeerLostError(self._gone())
@@ -199,7 +199,7 @@ class Link:
         def head() -> bytes:
             nonlocal taken
             taken = self._taken
-            return wire.header(kind, ack=taken, target=target, id=number, size=size)
+            return frames.header(kind, ack=taken, target=target, id=number, size=size)
 
         try:
             self._socket.send(head, pieces)
@@ -209,12 +209,12 @@ class Link:
             raise
         self._told = max(self._told, taken)
 
-    def _take(self, data: wire.Buffer) -> Message | None:
-        frame = wire.parse(data)
+    def _take(self, data: frames.Buffer) -> Message | None:
+        frame = frames.parse(data)
         self._taken += 1
         message = self._assembler.feed(frame)
         if self._taken - self._told >= _GRANT_AFTER:
-            self._socket.post(lambda: wire.header(Kind.GRANT, ack=self._taken))
+            self._socket.post(lambda: frames.header(Kind.GRANT, ack=self._taken))
             self._told = self._taken
         return message
 
@@ -238,8 +238,8 @@ class Link:
                     msg = f"{self.url} did not answer the handshake within {timeout:g} s"
                     raise HandshakeError(msg)
                 self.wait(max(0.0, deadline - time.monotonic()))
-            answer = dialler.receive(wire.parse(data))
+            answer = dialler.receive(frames.parse(data))
         return dialler.peer
 
     def _say(self, kind: Kind, body: bytes) -> None:
-        self._socket.send(lambda: wire.header(kind, size=len(body)), [body])
+        self._socket.send(lambda: frames.header(kind, size=len(body)), [body])

@@ -12,11 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fiber._wire import fork, framing
+from fiber._wire import frames as wire
+from fiber._wire.dialer import SCHEME
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import TransportError, WireError
-from fiber.transport import fork, stream, wire
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor
-from fiber.transport.unix_dialling import SCHEME
 
 log = logging.getLogger("fiber")
 
@@ -36,7 +37,7 @@ class _Line:
         self.socket = connection
         self.number = number
         self.fd = connection.fileno()
-        self.deframer = stream.Deframer(wire.MAX_UNPROVEN)
+        self.deframer = framing.Deframer(wire.MAX_UNPROVEN)
         self.lock = threading.Lock()
         #: what the peer had no room for
         self.waiting: deque[memoryview] = deque()
@@ -112,16 +113,16 @@ class UnixListening:
         line = self._lines.get(number)
         if line is None:
             return
-        buffers, size = stream.parts(head, pieces)
+        buffers, size = framing.parts(head, pieces)
         with line.lock:
             if line.is_closed:
                 return
             if line.waiting:
-                line.waiting.extend(stream.after(buffers, 0))
+                line.waiting.extend(framing.after(buffers, 0))
                 return
             sent = _offer(line, buffers)
             if sent < size:
-                line.waiting.extend(stream.after(buffers, sent))
+                line.waiting.extend(framing.after(buffers, sent))
                 self._reactor.call_soon(lambda: self._watch(line))
 
     def peer_address(self, number: int) -> tuple[str, int] | str:
@@ -212,7 +213,7 @@ class UnixListening:
             if line.is_closed:
                 return
             buffers = list(line.waiting)[:64]
-            left = stream.after(buffers, _offer(line, buffers))
+            left = framing.after(buffers, _offer(line, buffers))
             for _ in buffers:
                 line.waiting.popleft()
             line.waiting.extendleft(reversed(left))

@@ -22,11 +22,11 @@ from typing import Any, Protocol
 import pynng
 from pynng import ffi, lib
 
+from fiber._wire import descriptors, fork, frames, nng_watch
+from fiber._wire.descriptors import Connection, Name
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import TransportError
-from fiber.transport import descriptors, fork, watch, wire
-from fiber.transport.descriptors import Connection, Name
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Reactor, Timer
 
 #: frames that nng keeps for the listener to read, of all peers together; all are read in one turn,
 #: see NngListening._lost
@@ -183,7 +183,7 @@ class RawSocket:
         self._socket.__dict__.pop("_socket", None)
 
 
-def build(pipe: int | None, head: bytes, pieces: Sequence[wire.Buffer]) -> Any:
+def build(pipe: int | None, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
     """A message of nng's; it is ours until nng takes it."""
     fork.check()
     holder = ffi.new("nng_msg **")
@@ -212,13 +212,13 @@ class ListeningSocket(RawSocket):
         *,
         on_opened: Callable[[int], None],
         on_closed: Callable[[int], None],
-        max_frame: int = wire.MAX_FRAME,
+        max_frame: int = frames.MAX_FRAME,
     ) -> None:
         super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
         # before the pipe may carry its first frame
         self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
-        self._socket.add_pre_pipe_connect_cb(watch.add)
-        self._socket.add_post_pipe_remove_cb(watch.remove)
+        self._socket.add_pre_pipe_connect_cb(nng_watch.add)
+        self._socket.add_post_pipe_remove_cb(nng_watch.remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
         #: where TCP connections come in
         self.names: list[Name] = []
@@ -245,7 +245,7 @@ class ListeningSocket(RawSocket):
         fork.remember_listener(bound)
         return bound
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
+    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """Hand one frame for a peer to nng; silently nothing where the pipe is gone."""
         message = build(pipe, head, pieces)
         # never waits: what a pipe has no room for, nng drops, which is what windows are for
@@ -354,7 +354,7 @@ class NngListening:
     """
 
     #: frames on the way to a peer; nng drops what is too many
-    window: int | None = wire.WINDOW
+    window: int | None = frames.WINDOW
 
     def __init__(
         self,
@@ -363,7 +363,7 @@ class NngListening:
         on_opened: Callable[[int], None],
         on_frame: Callable[[int, bytearray], None],
         on_closed: Callable[[int], None],
-        max_frame: int = wire.MAX_FRAME,
+        max_frame: int = frames.MAX_FRAME,
         connect_timeout: float,
     ) -> None:
         self._reactor = reactor
@@ -396,7 +396,7 @@ class NngListening:
     def trust(self, pipe: int) -> None:
         """Nothing: nng has one limit for all, and the endpoint looks at what strangers send."""
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
+    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """See :meth:`ListeningSocket.send`."""
         self._socket.send(pipe, head, pieces)
 

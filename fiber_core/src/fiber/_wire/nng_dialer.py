@@ -11,10 +11,10 @@ from typing import Any
 import pynng
 from pynng import ffi, lib
 
+from fiber._wire import descriptors, fork, frames, nng_watch
+from fiber._wire.identity import Credentials
+from fiber._wire.nng import RawSocket, build, check, shared_descriptors, tls
 from fiber.exceptions import HandshakeError, TransportError
-from fiber.transport import descriptors, fork, watch, wire
-from fiber.transport.identity import Credentials
-from fiber.transport.nng import RawSocket, build, check, shared_descriptors, tls
 
 # milliseconds until nng redials, which is of no use here, see _Line.admit
 _NEVER = 10**9
@@ -81,7 +81,7 @@ def _start(action: Callable[[], None], name: str) -> threading.Event:
 class DiallingSocket(RawSocket):
     """Raw REQ0: one peer."""
 
-    def __init__(self, *, max_frame: int = wire.MAX_FRAME) -> None:
+    def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
@@ -90,8 +90,8 @@ class DiallingSocket(RawSocket):
         self._order = threading.Lock()
         self._waiters: set[object] = set()
         is_ours = self._line.is_ours
-        self._socket.add_pre_pipe_connect_cb(lambda pipe: watch.add(pipe, is_ours))
-        self._socket.add_post_pipe_remove_cb(watch.remove)
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: nng_watch.add(pipe, is_ours))
+        self._socket.add_post_pipe_remove_cb(nng_watch.remove)
         self._socket.add_pre_pipe_connect_cb(self._line.admit)
         self._socket.add_post_pipe_remove_cb(self._line.end)
 
@@ -121,7 +121,7 @@ class DiallingSocket(RawSocket):
         return self._line.lost
 
     def on_taken(self, action: Callable[[], None]) -> None:
-        """See :meth:`~fiber.transport.link.Link.on_taken`."""
+        """See :meth:`~fiber._wire.link.Link.on_taken`."""
         self._line.on_taken = action
 
     def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
@@ -166,7 +166,7 @@ class DiallingSocket(RawSocket):
             msg = f"cannot reach {url}: {text}"
             raise TransportError(msg) from error
 
-    def send(self, head: Callable[[], bytes], pieces: Sequence[wire.Buffer] = ()) -> None:
+    def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Hand one frame to nng; waits while the listener holds us back.
 
         Args:
@@ -188,7 +188,7 @@ class DiallingSocket(RawSocket):
             while code:
                 self._wait(code, message)
                 with self._order:
-                    ffi.memmove(lib.nng_msg_body(message), head(), wire.HEADER.size)
+                    ffi.memmove(lib.nng_msg_body(message), head(), frames.HEADER.size)
                     code = self._offer(message)
                     if not code:
                         # before anybody else's turn: what it sends is newer

@@ -7,19 +7,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from fiber._wire import frames as wire
+from fiber._wire.frames import Kind, Message
+from fiber._wire.handshake import Hello, Listener
+from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Timer
 from fiber.exceptions import HandshakeError, WireError
-from fiber.transport import wire
-from fiber.transport.handshake import Hello, Listener
-from fiber.transport.identity import Credentials
-from fiber.transport.reactor import Timer
-from fiber.transport.wire import Kind, Message
 
 if TYPE_CHECKING:
-    from fiber.transport.endpoint import Endpoint
+    from fiber._wire.endpoint import Endpoint
 
 
 class Carrier(Protocol):
-    """Listening sockets of one kind; see :mod:`~fiber.transport.nng` and ``unix_listening``."""
+    """Listening sockets of one kind; see :mod:`~fiber._wire.nng` and ``unix_listening``."""
 
     #: frames that may be on their way to a peer, or None
     window: int | None

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 log = logging.getLogger("fiber")
 

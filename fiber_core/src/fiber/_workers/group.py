@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
-from fiber.dispatch.laid import Memory
-from fiber.dispatch.master import Dispatcher
+from fiber._base import values
+from fiber._launch.child import Child
+from fiber._tasks.broadcast import Memory
+from fiber._tasks.dispatcher import Dispatcher
+from fiber._workers.manager import Fleet
+from fiber._workers.state import Loss
 from fiber.exceptions import TerminatedError
-from fiber.launch.child import Child
-from fiber.launch.fleet import Fleet
-from fiber.launch.roster import Loss
 from fiber.model import JobStatus, ResourceRequest
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
-    from fiber.transport.reactor import Timer
+    from fiber._runtime.runtime import Runtime
+    from fiber._wire.reactor import Timer
 
 #: seconds between looks at an elastic crew
 _LOOK = 0.25

@@ -9,16 +9,16 @@ from multiprocessing import util
 from typing import Any
 
 from fiber import hints
-from fiber.dispatch.callbacks import Callbacks
-from fiber.dispatch.calls import Call, Sink
-from fiber.dispatch.modes import Mode
+from fiber._base.callbacks import Callbacks
+from fiber._runtime.start import flush_standard_streams, starting
+from fiber._tasks.call import Call, Sink
+from fiber._tasks.modes import Mode
+from fiber._workers.group import Crew, CrewOptions, Needs
+from fiber._workers.options import Wish, require_positive
+from fiber._workers.pool_memory import PoolMemory
+from fiber._workers.pool_process import PoolWorker
 from fiber.exceptions import TerminatedError
-from fiber.launch.crew import Crew, CrewOptions, Needs
-from fiber.pool_arguments import Wish, require_positive
-from fiber.pool_memory import PoolMemory
-from fiber.pool_worker import PoolWorker
 from fiber.process import requested
-from fiber.starting import flush_standard_streams, starting
 
 _numbers = itertools.count(1)
 

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from fiber._launch.child import Child
+from fiber._workers.records import Member
+from fiber._workers.state import GiveUp, Kill, Loss, Retire, Roster, Say, Start, Step, Stop
 from fiber.exceptions import FiberError, StartError
-from fiber.launch.child import Child
-from fiber.launch.members import Member
-from fiber.launch.roster import GiveUp, Kill, Loss, Retire, Roster, Say, Start, Step, Stop
 from fiber.model import JobStatus
 
 log = logging.getLogger("fiber")

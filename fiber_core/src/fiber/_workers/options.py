@@ -6,10 +6,10 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._base import values
 
 if TYPE_CHECKING:
-    from fiber.runtime import Runtime
+    from fiber._runtime.runtime import Runtime
 
 
 def chunk_of(chunksize: int | None) -> int:

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fiber.transport.wire import Buffer
+from fiber._wire.frames import Buffer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fiber.dispatch.laid import Laid
-    from fiber.objects.memory.sealed import Sealed
-    from fiber.runtime import Runtime
+    from fiber._objects.memory.sealed import Sealed
+    from fiber._runtime.runtime import Runtime
+    from fiber._tasks.broadcast import Laid
 
 log = logging.getLogger("fiber")
 
@@ -27,7 +27,7 @@ class PoolMemory:
     def lay(self, segments: Sequence[Buffer]) -> Laid | None:
         """Lay bytes; None where there is no room for them."""
         # a process that has nothing large does not import it
-        from fiber.objects.memory import sealed
+        from fiber._objects.memory import sealed
 
         try:
             return _Laid(sealed.seal(segments, self._folder, self._runtime.ident))
@@ -37,8 +37,8 @@ class PoolMemory:
 
     def find(self, place: bytes) -> Laid | None:
         """What is at a place; None where it is not to be had here."""
-        from fiber.objects.memory import sealed
-        from fiber.objects.memory.backing import Place
+        from fiber._objects.memory import sealed
+        from fiber._objects.memory.backing import Place
 
         found = sealed.find(Place.unpack(place), self._folder)
         return None if found is None else _Laid(found)

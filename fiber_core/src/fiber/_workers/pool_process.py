@@ -9,13 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fiber import runtime
-from fiber.dispatch.worker import DescriptorsLostError, Worker
+from fiber._runtime import bootstrap, runtime
+from fiber._tasks.worker import DescriptorsLostError, Worker
+from fiber._wire.link import Link
+from fiber._workers.pool_memory import PoolMemory
 from fiber.exceptions import FiberError
-from fiber.launch import bootstrap
-from fiber.pool_memory import PoolMemory
 from fiber.process import Process
-from fiber.transport.link import Link
 
 log = logging.getLogger("fiber")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fiber import values
-from fiber.launch.bootstrap import DESCRIPTORS_LOST
+from fiber._base import values
+from fiber._runtime.bootstrap import DESCRIPTORS_LOST
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
 
 #: what a task must not do, as it is told
 _CLOSED = (

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fiber import values
+from fiber._base import values
+from fiber._launch.outage import Outage
+from fiber._workers.pending_report import PATIENCE, Places
+from fiber._workers.records import Groups, Member, attempt_of, ident_of, is_stopped, process_of
 from fiber.exceptions import BackendUnavailableError, StartError
-from fiber.launch.members import (
-    Groups,
-    Member,
-    attempt_of,
-    ident_of,
-    is_stopped,
-    process_of,
-)
-from fiber.launch.outage import Outage
-from fiber.launch.places import PATIENCE, Places
 from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.task import Attempt
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
 
 #: seconds until a second, third … try after workers that ended before they were up
 BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from fiber.config_keys import key_prefix
-from fiber.config_values import settings_of
+from fiber._config.convert import settings_of
+from fiber._config.keys import key_prefix
 
 if TYPE_CHECKING:
+    from fiber._plugins.manager import Plugins
     from fiber.model import BackendInfo
-    from fiber.plugins import Plugins
 
 __all__ = ["BackendCommand", "Given", "loaded_plugins", "options_given"]
 
-_PLUGINS = "fiber.plugins"
+_PLUGINS = "fiber._plugins.manager"
 _ADDED = "fiber.backend_options"
 _GIVEN = "fiber.backend_options.given"
 _log = logging.getLogger("fiber")
@@ -80,9 +80,9 @@ def options_given(info: BackendInfo) -> dict[str, tuple[str, str]]:
 
 
 def _load() -> Plugins:
-    from fiber import plugins
+    from fiber._plugins import manager
 
-    return plugins.load_plugins()
+    return manager.load_plugins()
 
 
 def _options(plugins: Plugins, command: str, taken: set[str]) -> list[click.Parameter]:

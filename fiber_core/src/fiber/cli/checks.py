@@ -19,7 +19,7 @@ from fiber.exceptions import FiberError
 from fiber.model import Check
 
 if TYPE_CHECKING:
-    from fiber.plugins import Plugins
+    from fiber._plugins.manager import Plugins
 
 __all__ = ["core_checks", "plugin_checks"]
 
@@ -104,7 +104,7 @@ def _namesake() -> Check:
 
 def _transport() -> Check:
     try:
-        importlib.import_module("fiber.transport.nng")
+        importlib.import_module("fiber._wire.nng")
     except (ImportError, OSError) as error:
         detail = f"the messaging library cannot be loaded: {error}"
         return Check(
@@ -118,7 +118,7 @@ def _transport() -> Check:
 
 
 def _run_root() -> Check:
-    from fiber.launch import rundir
+    from fiber._agent import rundir
 
     fix = "free some space there, or set XDG_RUNTIME_DIR to a folder of yours"
     try:

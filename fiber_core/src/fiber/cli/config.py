@@ -11,8 +11,8 @@ from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option, json_option
 
 if TYPE_CHECKING:
+    from fiber._config.settings import Setting
     from fiber.cli.session import Session
-    from fiber.config import Setting
 
 __all__ = ["command"]
 
@@ -22,9 +22,9 @@ __all__ = ["command"]
 @backend_option
 def command(as_json: bool, backend: str | None) -> None:
     """Show the settings that a program started here would have, and where each was set."""
+    from fiber._config.convert import render
     from fiber.cli import show
     from fiber.cli.session import Session
-    from fiber.config_values import render
 
     settings = _explain(Session.load(backend))
     if as_json:
@@ -40,7 +40,7 @@ def command(as_json: bool, backend: str | None) -> None:
 
 
 def _explain(session: Session) -> list[Setting]:
-    from fiber.config import Origin, OriginKind
+    from fiber._config.settings import Origin, OriginKind
 
     settings = session.config.explain()
     if session.config.backend is not None:

@@ -20,7 +20,7 @@ import click
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber.plugins import Plugins
+    from fiber._plugins.manager import Plugins
 
 __all__ = ["Target", "find", "passed", "run", "save", "show"]
 
@@ -52,7 +52,7 @@ def find(name: str, *, image: str | None = None, python: str | None = None) -> T
     Raises:
         FiberError: nobody offers it, or its plugin is broken.
     """
-    from fiber.plugins import load_plugins
+    from fiber._plugins.manager import load_plugins
 
     plugins = load_plugins()
     if name in plugins.providers():

@@ -54,7 +54,7 @@ class Failure(click.ClickException):
 
 def is_true(text: str) -> bool:
     """What a variable means that is a yes or a no; no where it means neither."""
-    from fiber.config_values import convert
+    from fiber._config.convert import convert
 
     try:
         return bool(convert(text, bool))

@@ -14,7 +14,7 @@ from fiber.cli.options import backend_option
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber.plugins import Plugins
+    from fiber._plugins.manager import Plugins
 
 __all__ = ["command"]
 
@@ -30,7 +30,7 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
     Runs that began on this host are looked at, of all backends or of the one that is named; and
     on the backend in use, where it can tell, those that began elsewhere.
     """
-    from fiber.launch import rundir
+    from fiber._agent import rundir
 
     plugins = loaded_plugins()
     wanted = None if backend is None else plugins.find_backend(backend).name
@@ -70,9 +70,9 @@ def _collect(
     plugins: Plugins, backend: str, folder: Path, description: dict[str, Any], *, dry_run: bool
 ) -> str:
     """Remove a run if it is over; returns why it is, "" where it is not."""
+    from fiber._agent import rundir
     from fiber.cli.jobs import list_jobs
     from fiber.cli.session import Session
-    from fiber.launch import rundir
 
     program = liveness_of(folder)
     if program is Liveness.ALIVE:

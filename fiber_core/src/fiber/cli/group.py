@@ -10,7 +10,7 @@ import click
 from fiber.exceptions import PluginError
 
 if TYPE_CHECKING:
-    from fiber.plugins import Plugins
+    from fiber._plugins.manager import Plugins
 
 __all__ = ["BUILT_IN", "LazyGroup"]
 
@@ -74,6 +74,6 @@ class LazyGroup(click.Group):
 
 
 def _plugins() -> Plugins:
-    from fiber.plugins import load_plugins
+    from fiber._plugins.manager import load_plugins
 
     return load_plugins()

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber._ring.mpi.arguments import maps_ranks, sizes, split
 from fiber.cli.backend_options import BackendCommand
 from fiber.cli.options import backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
-from fiber.mpi.words import maps_ranks, sizes, split
 
 if TYPE_CHECKING:
+    from fiber._ring.mpi.crew import Need
+    from fiber._ring.mpi.groups import MemberGroup
     from fiber.cli.session import Session
-    from fiber.mpi.crew import Need
-    from fiber.mpi.groups import MemberGroup
 
 __all__ = ["command"]
 
@@ -24,7 +24,7 @@ _REST = "fiber.mpirun.rest"
 
 
 def _group(word: str) -> MemberGroup:
-    from fiber.mpi.groups import read_group
+    from fiber._ring.mpi.groups import read_group
 
     try:
         return read_group(word)
@@ -145,10 +145,10 @@ def command(
     mpirun's, and the exit code is that of the program.
     """
     import fiber
+    from fiber._ring.mpi.groups import MemberGroup, arranged, joined
+    from fiber._ring.mpi.plan import Plan
+    from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
-    from fiber.mpi.groups import MemberGroup, arranged, joined
-    from fiber.mpi.plan import Plan
-    from fiber.mpi.run import run
 
     words = ctx.meta[_REST]
     if not words.program:
@@ -189,7 +189,7 @@ def command(
     try:
         verdict = run(plan)
     finally:
-        from fiber import runtime
+        from fiber._runtime import runtime
 
         runtime.current().close()
     if verdict.why:
@@ -205,7 +205,7 @@ def _need(
     image: str | None,
     volumes: tuple[Volume, ...],
 ) -> Need:
-    from fiber.mpi.crew import Need
+    from fiber._ring.mpi.crew import Need
 
     for capability, what in (
         ("cpu_limit", "" if cpu is None else "--cpu"),

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from fiber.config_values import parse_cpu, parse_memory
+from fiber._config.convert import parse_cpu, parse_memory
 from fiber.model import Volume
 
 __all__ = ["backend_option", "cpus", "device", "json_option", "megabytes", "variable", "volume"]

@@ -12,7 +12,7 @@ import click
 from fiber.cli.options import json_option
 
 if TYPE_CHECKING:
-    from fiber.plugins import InstalledPlugin, Plugins
+    from fiber._plugins.manager import InstalledPlugin, Plugins
 
 __all__ = ["command", "problems", "quiet_plugins"]
 
@@ -26,8 +26,8 @@ _LISTING = frozenset({"fiber_backends", "fiber_commands", "fiber_resource_provid
 @json_option
 def command(as_json: bool) -> None:
     """List the installed plugins, what each offers, and those that cannot be used, with why."""
+    from fiber._plugins.manager import load_plugins
     from fiber.cli import show
-    from fiber.plugins import load_plugins
 
     with quiet_plugins():
         plugins = load_plugins()

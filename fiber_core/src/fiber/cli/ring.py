@@ -49,10 +49,10 @@ def apply(
     with its path, and refused with --strict.
     """
     import fiber
+    from fiber._ring.mpi.apply import fitted, plan_of, try_again
+    from fiber._ring.mpi.manifest import read
+    from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
-    from fiber.mpi.apply import fitted, plan_of, try_again
-    from fiber.mpi.manifest import read
-    from fiber.mpi.run import run
 
     session = Session.load(backend)
     job = fitted(read(_parsed(manifest)), session.info.capabilities)
@@ -74,7 +74,7 @@ def apply(
             lambda: run(plan), job.retries, lambda why: click.echo(f"fiber: {why}", err=True)
         )
     finally:
-        from fiber import runtime
+        from fiber._runtime import runtime
 
         runtime.current().close()
     if verdict.why:

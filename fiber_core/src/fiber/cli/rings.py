@@ -13,7 +13,7 @@ from fiber.cli.options import backend_option, cpus, json_option, megabytes
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber.ring_jobs.records import Record
+    from fiber._ring.command_rings.records import Record
 
 __all__ = ["commands"]
 
@@ -80,9 +80,9 @@ def run(
     With --detach its owner is left in the background of this machine, and the ring's name printed.
     """
     import fiber
-    from fiber import runtime
+    from fiber._ring.command_rings.records import Record
+    from fiber._runtime import runtime
     from fiber.cli.session import Session
-    from fiber.ring_jobs.records import Record
 
     record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
     begun = _left(record) if detach else _nobody_waits
@@ -96,7 +96,7 @@ def run(
         session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
         fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
         # what it needs is imported once it is known where
-        from fiber.ring_jobs.run import run as run_ring
+        from fiber._ring.command_rings.run import run as run_ring
 
         try:
             code = run_ring(record, argv, workers, begun=begun, **options)
@@ -111,7 +111,7 @@ def run(
 
 
 def _left(record: Record) -> Callable[[], None] | None:
-    from fiber.ring_jobs.detached import left
+    from fiber._ring.command_rings.detached import left
 
     return left(record)
 
@@ -126,14 +126,14 @@ def _nobody_waits() -> None:
 @click.argument("name", required=False)
 def status(name: str | None, metrics: bool, as_json: bool) -> None:
     """Show how the ring NAME stands, or all that are kept."""
+    from fiber._ring.command_rings.records import find, records
+    from fiber._ring.command_rings.status import standing
     from fiber.cli import show
-    from fiber.ring_jobs.records import find, records
-    from fiber.ring_jobs.standing import standing
 
     found = [find(name)] if name else list(records())
     told = [standing(record) for record in found]
     if metrics:
-        from fiber.ring_jobs.totals import to_prometheus
+        from fiber._ring.command_rings.totals import to_prometheus
 
         click.echo(to_prometheus(told), nl=False)
         return
@@ -154,8 +154,8 @@ def status(name: str | None, metrics: bool, as_json: bool) -> None:
 @click.argument("name")
 def describe(name: str) -> None:
     """Show the ring NAME: its members, conditions and events, with reasons and times."""
-    from fiber.ring_jobs.records import find
-    from fiber.ring_jobs.standing import standing
+    from fiber._ring.command_rings.records import find
+    from fiber._ring.command_rings.status import standing
 
     record = find(name)
     told = standing(record)
@@ -193,7 +193,7 @@ def describe(name: str) -> None:
 @click.argument("name")
 def logs(name: str, rank: int | None, follow: bool) -> None:
     """Show what the ranks of the ring NAME wrote so far, also after its end."""
-    from fiber.ring_jobs.records import find
+    from fiber._ring.command_rings.records import find
 
     for number, host, text in _lines(find(name), follow):
         if rank is None or number == rank:
@@ -202,7 +202,7 @@ def logs(name: str, rank: int | None, follow: bool) -> None:
 
 def _lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
     """Rank, host and text of each line; with ``follow`` also of those that are still to come."""
-    from fiber.ring_jobs.standing import is_over, standing
+    from fiber._ring.command_rings.status import is_over, standing
 
     position, rest = 0, ""
     while True:
@@ -249,9 +249,9 @@ def resize(name: str, jobs: int) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
+    from fiber._ring.command_rings.records import find
+    from fiber._ring.command_rings.status import is_over, standing, tell
     from fiber.backend_parts.liveness import Liveness
-    from fiber.ring_jobs.records import find
-    from fiber.ring_jobs.standing import is_over, standing, tell
 
     record = find(name)
     if not is_over(standing(record)):
@@ -267,8 +267,8 @@ def delete(name: str) -> None:
 
 
 def _tell(name: str, word: str) -> None:
-    from fiber.ring_jobs.records import find
-    from fiber.ring_jobs.standing import tell
+    from fiber._ring.command_rings.records import find
+    from fiber._ring.command_rings.status import tell
 
     tell(find(name), word)
 

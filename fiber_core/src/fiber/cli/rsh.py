@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fiber._ring.mpi.agent import DOOR, call, parse
 from fiber.cli.errors import after_signal
 from fiber.exceptions import CapabilityError, FiberError
-from fiber.mpi.agent import DOOR, call, parse
 
 if TYPE_CHECKING:
     from typing import BinaryIO

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fiber.backend import choose_backend, load_backend
+from fiber._config.settings import Config, Origin, OriginKind, load_config
+from fiber._plugins.backend_choice import choose_backend, load_backend
 from fiber.cli.backend_options import loaded_plugins, options_given
-from fiber.config import Config, Origin, OriginKind, load_config
 from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
 
 if TYPE_CHECKING:
+    from fiber._plugins.manager import Plugins
     from fiber.abc import Backend
-    from fiber.plugins import Plugins
 
 __all__ = ["Run", "Session"]
 
@@ -111,7 +111,7 @@ class Session:
         A detached run stays when the block ends without an error, unless the block says otherwise,
         to be collected later.
         """
-        from fiber.launch import rundir
+        from fiber._agent import rundir
 
         run_id = secrets.token_hex(4)
         settings = self.config.own_settings()

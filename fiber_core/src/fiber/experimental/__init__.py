@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber.ring.counters import RingCounters
-    from fiber.ring.counters import counters as ring_counters
-    from fiber.ring.errors import RingError
-    from fiber.ring.framework import RingFramework
-    from fiber.ring.model import (
+    from fiber._ring.counters import RingCounters
+    from fiber._ring.counters import counters as ring_counters
+    from fiber._ring.errors import RingError
+    from fiber._ring.framework import RingFramework
+    from fiber._ring.model import (
         Condition,
         ConditionKind,
         Failure,
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         RingPhase,
         RingStatus,
     )
-    from fiber.ring.ring import Ring
-    from fiber.ring.view import RingView, current_ring
+    from fiber._ring.ring import Ring
+    from fiber._ring.view import RingView, current_ring
 
 __all__ = [
     "Condition",
@@ -44,27 +44,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Condition": "fiber.ring.model",
-    "ConditionKind": "fiber.ring.model",
-    "Failure": "fiber.ring.model",
-    "Host": "fiber.ring.model",
-    "Member": "fiber.ring.model",
-    "Placement": "fiber.ring.model",
-    "Ring": "fiber.ring.ring",
-    "RingCounters": "fiber.ring.counters",
-    "RingError": "fiber.ring.errors",
-    "RingEvent": "fiber.ring.model",
-    "RingFramework": "fiber.ring.framework",
-    "RingPhase": "fiber.ring.model",
-    "RingStatus": "fiber.ring.model",
-    "RingView": "fiber.ring.view",
-    "current_ring": "fiber.ring.view",
+    "Condition": "fiber._ring.model",
+    "ConditionKind": "fiber._ring.model",
+    "Failure": "fiber._ring.model",
+    "Host": "fiber._ring.model",
+    "Member": "fiber._ring.model",
+    "Placement": "fiber._ring.model",
+    "Ring": "fiber._ring.ring",
+    "RingCounters": "fiber._ring.counters",
+    "RingError": "fiber._ring.errors",
+    "RingEvent": "fiber._ring.model",
+    "RingFramework": "fiber._ring.framework",
+    "RingPhase": "fiber._ring.model",
+    "RingStatus": "fiber._ring.model",
+    "RingView": "fiber._ring.view",
+    "current_ring": "fiber._ring.view",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "ring_counters":
-        value = importlib.import_module("fiber.ring.counters").counters
+        value = importlib.import_module("fiber._ring.counters").counters
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fiber._objects.managed.calls import Made
 from fiber.managers.base import BaseManager, State
 from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
-from fiber.objects.calls import Made
 
 if TYPE_CHECKING:
-    from fiber.objects.local_call import LocalCall
-    from fiber.objects.remote_referent import Call
+    from fiber._objects.managed.local_call import LocalCall
+    from fiber._objects.managed.remote_referent import Call
 
 __all__ = ["AsyncHandle", "AsyncManager", "AsyncProxy", "gather"]
 

@@ -11,14 +11,14 @@ from multiprocessing import AuthenticationError, ProcessError, process, util
 from types import TracebackType
 from typing import Any
 
+from fiber._objects.address import Address
+from fiber._objects.auth_listener import enter
+from fiber._objects.managed.calls import Made
+from fiber._objects.managed.remote_referent import strand_of_thread
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
 from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
 from fiber.managers.server import Server, address_of, proof
-from fiber.objects.address import Address
-from fiber.objects.calls import Made
-from fiber.objects.doors import enter
-from fiber.objects.remote_referent import strand_of_thread
 from fiber.process import Process
 
 __all__ = ["BaseManager", "State"]

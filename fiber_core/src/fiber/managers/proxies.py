@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import process
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from fiber.objects import store
-from fiber.objects.calls import Made, load_made
-from fiber.objects.ends import Holdable
-from fiber.objects.handle import Handle
-from fiber.objects.references import NO_TICKET
+from fiber._objects import store
+from fiber._objects.handle import Handle
+from fiber._objects.handle_actions import Holdable
+from fiber._objects.managed.calls import Made, load_made
+from fiber._objects.references import NO_TICKET
 
 if TYPE_CHECKING:
+    from fiber._objects.address import Address
     from fiber.managers.base import BaseManager
-    from fiber.objects.address import Address
 
 __all__ = ["AutoProxy", "BaseProxy", "MakeProxyType", "RebuildProxy", "Token"]
 
@@ -70,7 +70,7 @@ class Callee(Holdable, Protocol):
     """A managed object, in its own process or another."""
 
     def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
-        """Call a method and wait for its value; :class:`~fiber.objects.calls.Made` for a proxy's."""
+        """Call a method and wait for its value; :class:`~fiber._objects.managed.calls.Made` for a proxy's."""
 
 
 class BaseProxy(Handle):

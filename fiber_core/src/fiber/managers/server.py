@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from multiprocessing import AuthenticationError, process
 from typing import Any, NoReturn
 
+from fiber._objects import store
+from fiber._objects.address import Address, Kind
+from fiber._objects.auth_listener import Door, open_door
+from fiber._objects.managed.caller_threads import Strands
+from fiber._objects.managed.referent import Product, Referent
 from fiber.managers.proxies import BaseProxy, Token, secret
 from fiber.managers.standard import Namespace, Value
 from fiber.managers.undoing import undo
-from fiber.objects import store
-from fiber.objects.address import Address, Kind
-from fiber.objects.doors import Door, open_door
-from fiber.objects.referent import Product, Referent
-from fiber.objects.strands import Strands
 
 __all__ = ["Server"]
 

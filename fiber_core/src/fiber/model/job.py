@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 from fiber.model.resource import ResourceRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 
 @values.frozen(kw_only=True)

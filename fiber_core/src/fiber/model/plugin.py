@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._base import values
 from fiber.model.job import Capabilities
 
 if TYPE_CHECKING:

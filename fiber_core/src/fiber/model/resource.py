@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 _EMPTY: Mapping[str, int] = MappingProxyType({})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fiber import values
+from fiber._base import values
 from fiber.model.job import Reason
 
 

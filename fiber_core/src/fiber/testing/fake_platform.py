@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from fiber._agent.resources.allocator import Allocator
 from fiber.exceptions import BackendUnavailableError, ResourceError, SubmitError, UnknownJobError
 from fiber.model import Allocation, Device, Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
-from fiber.resources.allocator import Allocator
 from fiber.testing.fake_process import FakeProcess, Lines, job_status, python_entry
 
 if TYPE_CHECKING:

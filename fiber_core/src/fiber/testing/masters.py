@@ -13,7 +13,7 @@ __all__ = ["begin", "tell"]
 
 def begin() -> str:
     """Mark all that this program will start with its run, and say which one it is."""
-    from fiber import runtime
+    from fiber._runtime import runtime
 
     run_id = runtime.current().run_id
     # what a program changes in its environment reaches its jobs

@@ -1,5 +1,5 @@
 """What tests of remote jobs share."""
 
-from far_world import far
+from remote_world import far
 
 __all__ = ["far"]

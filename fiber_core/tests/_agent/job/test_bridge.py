@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-MODULE = "fiber.launch.job.bridge"
+MODULE = "fiber._agent.job.bridge"
 
 
 @pytest.fixture

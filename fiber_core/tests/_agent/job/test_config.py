@@ -2,12 +2,12 @@
 
 import pytest
 
-from fiber import values
+from fiber._agent.job.config import Orders, supervisor_ident
+from fiber._agent.job.main import reaching
+from fiber._base import values
+from fiber._runtime.bootstrap import Instructions
+from fiber._wire.identity import Credentials
 from fiber.exceptions import StartError
-from fiber.launch.bootstrap import Instructions
-from fiber.launch.job.main import reaching
-from fiber.launch.job.orders import Orders, supervisor_ident
-from fiber.transport.identity import Credentials
 
 INSTRUCTIONS = Instructions(
     credentials=Credentials.new(),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.launch.job.leaving import Leaving
+from fiber._agent.job.drain import Leaving
 
 
 def test_processes_that_nobody_has_exit_are_told_at_once():

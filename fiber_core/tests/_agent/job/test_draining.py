@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import fiber
-from fiber.launch.job.orders import MODULE
+from fiber._agent.job.config import MODULE
 from fiber.model import JobState
 
 pytestmark = pytest.mark.usefixtures("far")

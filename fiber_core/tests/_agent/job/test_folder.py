@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import owners
+from fiber._agent.job import folder as folders
+from fiber._agent.job.folder import JobFolder
 from fiber.backend_parts import liveness
-from fiber.launch.job import folders
-from fiber.launch.job.folders import JobFolder
 
 MAKE = """
-from fiber.launch.job.folders import JobFolder
+from fiber._agent.job.folder import JobFolder
 folder = JobFolder('0123abcd')
 print(folder.path, flush=True)
 """
-SWEEP = "from fiber.launch.job import folders; print(folders.sweep(), flush=True)"
+SWEEP = "from fiber._agent.job import folders; print(folders.sweep(), flush=True)"
 
 
 @pytest.fixture(autouse=True)

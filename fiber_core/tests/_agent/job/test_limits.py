@@ -2,8 +2,8 @@
 
 import pytest
 
-from fiber.launch.cgroups import Group
-from fiber.launch.job.confining import JobConfiner, OwnGroup
+from fiber._agent.cgroups import Group
+from fiber._agent.job.limits import JobConfiner, OwnGroup
 from fiber.model import ResourceRequest
 
 REQUEST = ResourceRequest(memory=100)

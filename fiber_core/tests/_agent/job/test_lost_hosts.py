@@ -9,7 +9,7 @@ import pytest
 BEGIN = """
     import fiber
     from fiber import runtime
-    from fiber.launch import launcher
+    from fiber._launch import launcher
 
     if __name__ == "__main__":
         launcher.UNCONFIRMED = 1.0

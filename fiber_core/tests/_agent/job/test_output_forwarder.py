@@ -6,8 +6,8 @@ import time
 import pytest
 
 import fiber
-from fiber.launch.job.echo import Echoes
-from fiber.launch.supervisor.messages import Output
+from fiber._agent.job.output_forwarder import Echoes
+from fiber._agent.supervisor.messages import Output
 
 PIECE = b"x" * (1 << 16)
 

@@ -6,11 +6,11 @@ from collections import deque
 
 import pytest
 
+from fiber._agent.job.parent_link import Connected, Line, Lost, Receipt, Refused, Said
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._wire.frames import Kind, Message
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from fiber.launch.job.line import Connected, Line, Lost, Receipt, Refused, Said
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.protocol import Decoder, encode
-from fiber.transport.wire import Kind, Message
 
 
 class FakeLink:

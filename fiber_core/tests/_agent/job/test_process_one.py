@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import fiber
-from fiber.launch.job.main import REFUSED
-from fiber.launch.private import VARIABLE
+from fiber._agent.job.main import REFUSED
+from fiber._agent.private import VARIABLE
 
 _UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
@@ -92,7 +92,7 @@ def test_a_supervisor_that_cannot_read_its_orders_says_so(private, tmp_path):
     path = tmp_path / "private"
     path.write_bytes(private)
     done = subprocess.run(
-        [sys.executable, "-m", "fiber.launch.job"],
+        [sys.executable, "-m", "fiber._agent.job"],
         env={**os.environ, VARIABLE: f"file:{path}"},
         capture_output=True,
         check=False,

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._agent.job.config import MODULE
+from fiber._runtime import runtime
 from fiber.exceptions import StartError
-from fiber.launch.job.orders import MODULE
 from fiber.model import JobState, ReasonKind
 
 pytestmark = pytest.mark.usefixtures("far")

@@ -12,8 +12,8 @@ import pytest
 
 import fiber
 from cuttable import Wire
-from fiber import runtime
-from fiber.launch.job.orders import MODULE
+from fiber._agent.job.config import MODULE
+from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
 
 LEASE = 2.0

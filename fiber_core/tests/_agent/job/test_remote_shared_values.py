@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber.objects.blocks.protocol import MOST
-from fiber.objects.blocks.shared import Block
-from transport_world import until
+from fiber._objects.blocks.owned import Block
+from fiber._objects.blocks.protocol import MOST
+from wire_world import until
 
 pytestmark = pytest.mark.usefixtures("far")
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber.launch.job.worker import Gate
+from fiber._agent.job.start_barrier import Gate
 
 
 def test_whoever_waits_goes_on_when_the_gate_is_opened():

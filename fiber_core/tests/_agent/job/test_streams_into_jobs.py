@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.model import ReasonKind
 
 

@@ -3,9 +3,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fiber._agent.resources.allocator import Allocator
 from fiber.exceptions import ResourceError
 from fiber.model import Allocation, Device
-from fiber.resources.allocator import Allocator
 
 
 def gpus(count, kind="gpu"):

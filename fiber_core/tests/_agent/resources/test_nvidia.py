@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
+from fiber._agent.resources import nvidia
+from fiber._agent.resources.cuda import Gpu
+from fiber._agent.resources.nvidia import NvidiaProvider
+from fiber._agent.resources.probe import probe
 from fiber.exceptions import ResourceError
 from fiber.model import Device
-from fiber.resources import nvidia
-from fiber.resources.cuda import Gpu
-from fiber.resources.nvidia import NvidiaProvider
-from fiber.resources.probe import probe
 
 TWO = (
     Gpu(index=0, uuid="GPU-a", name="NVIDIA H100", memory=81559),

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
+from fiber._agent.resources import nvidia_smi
+from fiber._agent.resources.cuda import Gpu
 from fiber.exceptions import ResourceError
-from fiber.resources import nvidia_smi
-from fiber.resources.cuda import Gpu
 
 TWO_GPUS = """\
 0, GPU-5f2d1c3a-93e1-4b0a-8f50-3f1b2a6c7d01, NVIDIA H100 80GB HBM3, 81559

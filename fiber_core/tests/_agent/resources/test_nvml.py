@@ -5,8 +5,8 @@ import types
 import attrs
 import pytest
 
-from fiber.resources import nvml
-from fiber.resources.cuda import Gpu
+from fiber._agent.resources import nvml
+from fiber._agent.resources.cuda import Gpu
 
 
 class FakeError(Exception):

@@ -1,7 +1,7 @@
 import pluggy
 
 from fiber import hookspecs
-from fiber.resources import plugin
+from fiber._agent.resources import plugin
 
 
 def test_nvidia_is_offered_through_the_hook_of_third_parties():

@@ -5,10 +5,10 @@ import sys
 import attrs
 import pytest
 
+from fiber._agent.resources.probe import check_devices, probe, probe_argv
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model import Device
-from fiber.resources.probe import check_devices, probe, probe_argv
 
 
 class Scripted(ResourceProvider):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber.launch.supervisor.journal import Journal
+from fiber._agent.supervisor.journal import Journal
 from supervised import Supervised
 
 

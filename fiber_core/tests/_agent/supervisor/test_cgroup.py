@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import require
-from fiber.launch.cgroups import Group
-from fiber.launch.supervisor.cgroup import Confinement, Confiner
+from fiber._agent.cgroups import Group
+from fiber._agent.supervisor.cgroup import Confinement, Confiner
 from fiber.model import Reason, ReasonKind, ResourceRequest
 
 MB = 1 << 20

@@ -5,11 +5,11 @@ import socket
 
 import pytest
 
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.channel import Channel
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.channel import Channel
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.protocol import Decoder, encode
 
 PING = messages.Ping()
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from fiber._agent.supervisor.client import SupervisorGoneError
 from fiber.exceptions import ForkedError, WireError
-from fiber.launch.supervisor.client import SupervisorGoneError
 
 
 def test_closing_twice_is_no_error(supervised):

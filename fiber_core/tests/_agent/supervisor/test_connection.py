@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.client import SupervisorClient, SupervisorGoneError
-from fiber.launch.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
+from fiber._agent.supervisor.protocol import Decoder, encode
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import until_gone
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber.launch.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.descriptors import Descriptors
 
 
 def is_open(descriptor):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._agent.supervisor.devices import DeviceQueue
 from fiber.exceptions import ResourceError
-from fiber.launch.supervisor.devices import DeviceQueue
 from fiber.model import Device
 
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from fiber.launch.supervisor import inherited
+from fiber._agent.supervisor import inherited
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fiber.launch.supervisor.jobs import JobTable, combine
-from fiber.launch.supervisor.verdict import ended_early, judge
+from fiber._agent.supervisor.exit_report import ended_early, judge
+from fiber._agent.supervisor.jobs import JobTable, combine
 from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
 
 

@@ -4,9 +4,9 @@ import os
 
 import attrs
 
+from fiber._agent.supervisor.journal import JOURNAL, Journal
+from fiber._agent.supervisor.journal_reader import History, read_ids, read_journal
 from fiber.backend_parts.liveness import Owner, start_time
-from fiber.launch.supervisor.history import History, read_ids, read_journal
-from fiber.launch.supervisor.journal import JOURNAL, Journal
 from fiber.model import JobState, Reason, ReasonKind
 from journal_world import SPEC, ended
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fiber.launch.supervisor import kernel
+from fiber._agent.supervisor import kernel
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber.launch.supervisor.loop import Loop
+from fiber._agent.supervisor.loop import Loop
 
 
 class Clock:

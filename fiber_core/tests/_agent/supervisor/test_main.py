@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber.launch.supervisor import orphans
+from fiber._agent.supervisor import orphans
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fiber.launch.supervisor import kernel, orphans
+from fiber._agent.supervisor import kernel, orphans
 from supervised import is_alive, until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")

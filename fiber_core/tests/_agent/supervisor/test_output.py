@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.launch.supervisor.output import LineBuffer, LinePrefix, LineTail
+from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
 
 PIECES = st.lists(st.binary(max_size=12) | st.sampled_from([b"a\n", b"\n", b"b", b"\r", b"c\nd"]))
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.output import LineTail
-from fiber.launch.supervisor.relay import LogFile, Relay
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.output import LineTail
+from fiber._agent.supervisor.output_relay import LogFile, Relay
 
 
 class Clock:

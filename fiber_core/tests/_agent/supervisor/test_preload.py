@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-from fiber.launch.supervisor.preload import preload
+from fiber._agent.supervisor.preload import preload
 
 
 def test_modules_are_imported_and_failures_told(tmp_path, monkeypatch):

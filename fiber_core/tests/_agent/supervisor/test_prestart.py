@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from fiber.launch.supervisor import early
-from fiber.launch.supervisor.early import end_early, start_early
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.start import start_supervisor
+from fiber._agent.supervisor import prestart
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.prestart import end_early, start_early
+from fiber._agent.supervisor.start import start_supervisor
 
 
 def options(folder):
@@ -26,7 +26,7 @@ class TestOneThatIsStartedEarly:
 
     def started(self):
         start_early()
-        return early._early.process
+        return prestart._early.process
 
     def test_is_the_one_that_is_started_later(self, tmp_path):
         first = self.started()
@@ -62,7 +62,7 @@ class TestOneThatIsStartedEarly:
     def test_ends_with_a_program_that_never_needs_it(self):
         program = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from fiber.launch.supervisor import early\n"
+            "from fiber._agent.supervisor import early\n"
             "early.start_early(); print(early._early.process.pid)"
         )
         done = subprocess.run(

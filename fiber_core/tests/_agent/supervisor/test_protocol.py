@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._agent.supervisor import messages, protocol
 from fiber.exceptions import WireError
-from fiber.launch.supervisor import messages, protocol
 from fiber.model import (
     JobSpec,
     JobState,
@@ -116,8 +116,8 @@ class Evil:
         pickle.dumps(print),
         pickle.dumps(pytest.fail),
         # a function of a module of ours is no value either
-        b"cfiber.launch.supervisor.protocol\nencode\n.",
-        b"cfiber.launch.supervisor.main\nos.system\n.",
+        b"cfiber._agent.supervisor.protocol\nencode\n.",
+        b"cfiber._agent.supervisor.main\nos.system\n.",
         b"cbuiltins\ngetattr\n(cfiber.model.job\nJob\nV__init__\ntR.",
         b"not a pickle",
         b"",

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fiber.launch.supervisor import reaper
+from fiber._agent.supervisor import reaper
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_an_exception_is_exit_code_one_with_its_traceback(capfd, make):
     assert error.startswith("Traceback")
     assert "what went wrong" in error
     # the frames of the supervisor are no affair of the reader
-    assert "fiber/launch" not in error
+    assert "fiber/_agent" not in error
     assert status.processes[0].log_tail[-1] == "ValueError: what went wrong"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber.launch.supervisor.history import read_journal
+from fiber._agent.supervisor.journal_reader import read_journal
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, until_gone
 
@@ -234,7 +234,7 @@ def test_its_name_tells_what_it_is(supervised):
 
 @linux
 def test_it_never_opens_a_socket_beside_its_channels(make):
-    supervised = make(preload=("fiber.launch.bootstrap",))
+    supervised = make(preload=("fiber._runtime.bootstrap",))
     supervised.run("exit_with", b"\0")
 
     links = [str(link.readlink()) for link in Path(f"/proc/{supervised.process.pid}/fd").iterdir()]

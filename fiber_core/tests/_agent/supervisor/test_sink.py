@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.sink import Sink
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.sink import Sink
 
 #: more than any pipe or terminal holds
 PLENTY = b"".join(b"%08d\n" % i for i in range(400_000))

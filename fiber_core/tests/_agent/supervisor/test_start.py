@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.start import start_supervisor
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.start import start_supervisor
 
 
 def options(folder):

@@ -7,8 +7,8 @@ import attrs
 import numpy as np
 import pytest
 
-from fiber.objects.blocks import contents
-from fiber.transport import wire
+from fiber._objects.blocks import contents
+from fiber._wire import frames
 
 
 @attrs.define
@@ -18,7 +18,7 @@ class Model:
 
 
 def there_and_back(value):
-    return contents.read(memoryview(wire.joined(contents.write(value))))
+    return contents.read(memoryview(frames.joined(contents.write(value))))
 
 
 def views(array, body):
@@ -36,7 +36,7 @@ def test_any_value_comes_back(value):
 
 def test_arrays_are_views_that_cannot_be_written_to_wherever_they_are():
     value = {"model": Model(np.arange(6.0).reshape(2, 3), {"bias": np.ones(1)})}
-    body = memoryview(wire.joined(contents.write(value)))
+    body = memoryview(frames.joined(contents.write(value)))
     model = contents.read(body)["model"]
     for array in (model.weights, model.names["bias"]):
         assert views(array, body)

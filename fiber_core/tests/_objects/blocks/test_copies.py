@@ -2,9 +2,9 @@
 
 import pytest
 
-from fiber.objects.blocks import copies as module
-from fiber.objects.blocks.copies import Answer, Copies, Unused
-from fiber.objects.memory.backing import Place
+from fiber._objects.blocks import copies as module
+from fiber._objects.blocks.copies import Answer, Copies, Unused
+from fiber._objects.memory.backing import Place
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._objects.blocks import protocol
+from fiber._objects.memory.backing import Place
 from fiber.exceptions import WireError
-from fiber.objects.blocks import protocol
-from fiber.objects.memory.backing import Place
 
 
 def test_a_place_comes_back():

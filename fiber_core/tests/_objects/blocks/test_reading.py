@@ -6,9 +6,9 @@ import weakref
 
 import pytest
 
-from fiber.objects.blocks import contents
-from fiber.objects.blocks.reading import Reading
-from fiber.transport import wire
+from fiber._objects.blocks import contents
+from fiber._objects.blocks.reading import Reading
+from fiber._wire import frames
 
 
 class Thing:
@@ -25,7 +25,7 @@ def _thing():
 
 class Block:
     def __init__(self, value):
-        self._body = memoryview(wire.joined(contents.write(value)))
+        self._body = memoryview(frames.joined(contents.write(value)))
         self.error = None
 
     def body(self):

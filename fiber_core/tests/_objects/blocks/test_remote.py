@@ -8,15 +8,15 @@ import weakref
 import numpy as np
 import pytest
 
+from fiber._objects.address import Kind
+from fiber._objects.blocks import copies, protocol
+from fiber._objects.blocks.contents import read
+from fiber._objects.blocks.owned import Block
+from fiber._objects.blocks.protocol import FETCH, MOST, Op
+from fiber._objects.memory import sealed
 from fiber.exceptions import PeerLostError, WireError
-from fiber.objects.address import Kind
-from fiber.objects.blocks import copies, protocol
-from fiber.objects.blocks.contents import read
-from fiber.objects.blocks.protocol import FETCH, MOST, Op
-from fiber.objects.blocks.shared import Block
-from fiber.objects.memory import sealed
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 SIZE = 3 * MOST + 17
 
@@ -322,7 +322,7 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
 
     class Reference:
         def __reduce__(self):
-            from fiber.transport import codec
+            from fiber._wire import codec
 
             codec.carrier().on_release(released.set)
             return int, ()

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
+from fiber._objects.managed import caller_threads, calls
+from fiber._objects.managed.caller_threads import Strands
+from fiber._wire.frames import Kind, Message
 from fiber.exceptions import WireError
-from fiber.objects import calls, strands
-from fiber.objects.strands import Strands
-from fiber.transport.wire import Kind, Message
-from transport_world import until
+from wire_world import until
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_strand_is_one_thread_in_order(mine):
 
 
 def test_an_idle_thread_ends_and_another_takes_its_place(mine, monkeypatch):
-    monkeypatch.setattr(strands, "IDLE", 0.01)
+    monkeypatch.setattr(caller_threads, "IDLE", 0.01)
     done = threading.Event()
     submit(mine, 1, threading.Event)
     until(lambda: mine.threads == 0)
@@ -44,7 +44,7 @@ def test_an_idle_thread_ends_and_another_takes_its_place(mine, monkeypatch):
 
 
 def test_one_that_a_lock_may_belong_to_does_not(mine, monkeypatch):
-    monkeypatch.setattr(strands, "IDLE", 0.01)
+    monkeypatch.setattr(caller_threads, "IDLE", 0.01)
     idents = queue.SimpleQueue()
     submit(mine, 1, lambda: idents.put(threading.get_ident()), leaves_nothing=False)
     first = idents.get(timeout=20)

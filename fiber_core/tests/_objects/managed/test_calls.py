@@ -4,12 +4,12 @@ import pickle
 
 import pytest
 
+from fiber._objects.address import Address, Kind
+from fiber._objects.handle import encode
+from fiber._objects.managed import calls
+from fiber._objects.managed.calls import Answer, Made
+from fiber._objects.queue.messages import Laden
 from fiber.exceptions import WireError
-from fiber.objects import calls
-from fiber.objects.address import Address, Kind
-from fiber.objects.calls import Answer, Made
-from fiber.objects.handle import encode
-from fiber.objects.items import Laden
 
 LADEN = Laden.of([("owner", ("ipc:///x",), 7, 9)], pickle.dumps("held"))
 

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
+from fiber._objects.address import Kind
+from fiber._objects.managed.caller_threads import Strands
+from fiber._objects.managed.calls import Made
+from fiber._objects.managed.referent import Product, Referent
+from fiber._objects.managed.remote_referent import Call, Strand, strand_of_thread
 from fiber.exceptions import PeerLostError, WireError
-from fiber.objects.address import Kind
-from fiber.objects.calls import Made
-from fiber.objects.referent import Product, Referent
-from fiber.objects.remote_referent import Call, Strand, strand_of_thread
-from fiber.objects.strands import Strands
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 class Thing:
@@ -234,7 +234,7 @@ class Reference:
         self._shared = shared
 
     def __reduce__(self):
-        from fiber.transport import codec
+        from fiber._wire import codec
 
         address = self._shared.address
         self._shared.issue(77, 0, 1)

@@ -7,8 +7,8 @@ import stat
 import attrs
 import pytest
 
-from fiber.objects.memory import arena
-from fiber.objects.memory.arena import HEAD, Arena, map_arena
+from fiber._objects.memory import arena
+from fiber._objects.memory.arena import HEAD, Arena, map_arena
 
 
 @pytest.fixture(params=["without a name", "a file"])

@@ -5,8 +5,8 @@ import os
 import attrs
 import pytest
 
-from fiber.objects.memory import backing
-from fiber.objects.memory.backing import HEAD
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import HEAD
 
 
 @pytest.fixture

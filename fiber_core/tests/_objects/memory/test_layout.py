@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from fiber.objects.memory import layout
+from fiber._objects.memory import layout
 
 
 class Inner(ctypes.Structure):

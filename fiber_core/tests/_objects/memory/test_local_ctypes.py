@@ -7,11 +7,11 @@ import pickle
 
 import pytest
 
-from fiber.objects import store
-from fiber.objects.memory import instances
-from fiber.objects.memory.distant import ArrayOnAnotherHost
-from fiber.objects.memory.handle import Hold
-from transport_world import until
+from fiber._objects import store
+from fiber._objects.memory import local_ctypes
+from fiber._objects.memory.handle import Hold
+from fiber._objects.memory.remote_ctypes import ArrayOnAnotherHost
+from wire_world import until
 
 
 class Point(ctypes.Structure):
@@ -41,7 +41,7 @@ def at(monkeypatch):
 def sent(owner, at):
     """An array of the owner's, and a pickle of it."""
     at(owner)
-    mine = instances.new(Point * 2)
+    mine = local_ctypes.new(Point * 2)
     return mine, pickle.dumps(mine)
 
 
@@ -78,7 +78,7 @@ def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner,
 def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, monkeypatch, sent):
     mine, pickled = sent
     at(other)
-    monkeypatch.setattr("fiber.objects.memory.handle.map_arena", lambda *_: None)
+    monkeypatch.setattr("fiber._objects.memory.handle.map_arena", lambda *_: None)
     theirs = pickle.loads(pickled)
     theirs[0] = (1, 2)
     assert (type(theirs), mine[0].y) == (ArrayOnAnotherHost, 2)
@@ -86,13 +86,13 @@ def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, 
 
 def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
     at(owner)
-    mine = instances.new(ctypes.c_int)
-    shared = instances.hold_of(mine)._object
+    mine = local_ctypes.new(ctypes.c_int)
+    shared = local_ctypes.hold_of(mine)._object
     shared.issue(7, 0, 1)
-    spelled, hold = instances.reduce(mine)[1]
+    spelled, hold = local_ctypes.reduce(mine)[1]
     state = hold._state()
     at(other)
-    theirs = instances.rebuild(spelled, Hold._load(shared.address, 0, 7, *state))
+    theirs = local_ctypes.rebuild(spelled, Hold._load(shared.address, 0, 7, *state))
     del mine, hold
     gc.collect()
     theirs.value = 5
@@ -105,17 +105,17 @@ def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
 def test_a_type_of_another_size_is_refused(at, owner, other, sent):
     _, pickled = sent
     at(other)
-    hold = pickle.loads(pickle.dumps(instances.hold_of(pickle.loads(pickled))))
+    hold = pickle.loads(pickle.dumps(local_ctypes.hold_of(pickle.loads(pickled))))
     with pytest.raises(TypeError, match="Wide has 8 bytes here and 32 in process owner"):
-        instances.rebuild(Wide, hold)
+        local_ctypes.rebuild(Wide, hold)
 
 
 def test_array_types_are_spelled_and_named_ones_go_by_name():
     nested = (ctypes.c_short * 3) * 2
-    assert instances.spell(nested) == ((ctypes.c_short, 3), 2)
-    assert instances.read(instances.spell(nested)) is nested
-    assert instances.spell(Named) is Named
-    assert instances.spell(Named * 4) == (Named, 4)
+    assert local_ctypes.spell(nested) == ((ctypes.c_short, 3), 2)
+    assert local_ctypes.read(local_ctypes.spell(nested)) is nested
+    assert local_ctypes.spell(Named) is Named
+    assert local_ctypes.spell(Named * 4) == (Named, 4)
 
 
 def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, owner, monkeypatch):
@@ -124,5 +124,5 @@ def test_what_pickled_a_type_before_still_does_where_memory_is_not_shared(at, ow
 
     monkeypatch.setitem(copyreg.dispatch_table, Own, lambda one: (int, (one.n,)))
     at(owner)
-    instances.new(Own)
+    local_ctypes.new(Own)
     assert pickle.loads(pickle.dumps(Own(4))) == 4

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fiber._objects.memory import protocol
+from fiber._objects.memory.owned import Memory
+from fiber._objects.memory.protocol import MOST, READ, WRITE, Op
 from fiber.exceptions import PeerLostError
-from fiber.objects.memory import protocol
-from fiber.objects.memory.protocol import MOST, READ, WRITE, Op
-from fiber.objects.memory.shared import Memory
-from transport_world import until
+from wire_world import until
 
 
 def block(node, size):

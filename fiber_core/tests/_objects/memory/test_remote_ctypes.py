@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.objects.memory.distant import distant, local, type_of
-from fiber.objects.memory.layout import get
+from fiber._objects.memory.layout import get
+from fiber._objects.memory.remote_ctypes import distant, local, type_of
 
 
 class Far:

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fiber.objects.memory import backing, sealed
-from fiber.objects.memory.backing import HEAD
+from fiber._objects.memory import backing, sealed
+from fiber._objects.memory.backing import HEAD
 
 
 @pytest.fixture(params=["without a name", "a file"])

@@ -13,10 +13,10 @@ import pytest
 
 import fiber
 import require
-from fiber import runtime
+from fiber._launch import preloads
+from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
-from fiber.launch import preloads
-from transport_world import until
+from wire_world import until
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(300)]
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fiber._objects import protocol
+from fiber._objects.protocol import Op
+from fiber._objects.queue import messages
+from fiber._objects.queue.messages import Laden
 from fiber.exceptions import TransportError
-from fiber.objects import items, protocol
-from fiber.objects.items import Laden
-from fiber.objects.protocol import Op
 from objects_world import put, take
-from transport_world import until
+from wire_world import until
 
 NONSENSE = {
     "nothing": b"",
@@ -23,9 +24,9 @@ NONSENSE = {
     "a wish for nothing": protocol.ASK.pack(Op.ASK, 0, 0, 0, 0, 0),
     "more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
     "more given back than given": protocol.GIVE.pack(Op.GIVE, 0, 0, 5),
-    "a batch cut short": protocol.PUT.pack(Op.PUT, 0) + items.pack([b"abc"])[0][:-1],
+    "a batch cut short": protocol.PUT.pack(Op.PUT, 0) + messages.pack([b"abc"])[0][:-1],
     "tickets that are none": protocol.PUT.pack(Op.PUT, 0)
-    + b"".join(items.pack([Laden(b"\x02\0\0\0{]")])),
+    + b"".join(messages.pack([Laden(b"\x02\0\0\0{]")])),
 }
 
 

@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
+from fiber._objects.queue.credit_window import Gate
+from fiber._objects.queue.requests import Accepted, Offer, Refused, Revoke, Watch
+from fiber._objects.queue.state import Lane
 from fiber.exceptions import WireError
-from fiber.objects.gate import Gate
-from fiber.objects.lane import Lane
-from fiber.objects.orders import Accepted, Offer, Refused, Revoke, Watch
 
 
 def offer(*items, writer="writer", wait=True):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._objects.queue.in_flight import Book
 from fiber.exceptions import WireError
-from fiber.objects.book import Book
 
 
 def placed(*numbers):

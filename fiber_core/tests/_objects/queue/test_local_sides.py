@@ -5,9 +5,9 @@ import select
 
 import pytest
 
-from fiber.objects.address import Kind
+from fiber._objects.address import Kind
 from objects_world import in_thread, put, readable, take
-from transport_world import until
+from wire_world import until
 
 
 def test_items_come_out_as_they_went_in(owner):
@@ -71,7 +71,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
         put(mine, b"1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fiber.objects.local.pass_gate", interrupted)
+    monkeypatch.setattr("fiber._objects.queue.local_sides.pass_gate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(mine)
     assert take(mine) == b"1"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._objects.queue import messages
+from fiber._objects.queue.messages import Laden, until_none
+from fiber._wire import codec
 from fiber.exceptions import WireError
-from fiber.objects import items
-from fiber.objects.items import Laden, until_none
-from fiber.transport import codec
 
 NONE = bytes(codec.pickled(None))
 TICKETS = [("abc", ("ipc:///x", "ipc:///y"), 3, 99)]
@@ -25,14 +25,14 @@ def plain(item):
 
 
 def joined(batch):
-    return memoryview(b"".join(items.pack(batch)))
+    return memoryview(b"".join(messages.pack(batch)))
 
 
 @given(some)
 def test_a_batch_arrives_as_it_was_packed(made):
     batch = [real(one) for one in made]
 
-    assert [plain(item) for item in items.unpack(joined(batch))] == [plain(i) for i in batch]
+    assert [plain(item) for item in messages.unpack(joined(batch))] == [plain(i) for i in batch]
 
 
 def test_a_laden_item_keeps_its_tickets_beside_its_pickle():
@@ -46,13 +46,13 @@ def test_a_laden_item_keeps_its_tickets_beside_its_pickle():
 def test_large_items_are_not_copied_into_the_batch():
     large = bytes(200_000)
 
-    assert any(segment is large for segment in items.pack([b"small", large, b"small"]))
+    assert any(segment is large for segment in messages.pack([b"small", large, b"small"]))
 
 
 def test_small_items_do_not_keep_the_message_they_came_in():
     body = joined([b"a", b"b"])
 
-    assert [type(item) for item in items.unpack(body)] == [bytes, bytes]
+    assert [type(item) for item in messages.unpack(body)] == [bytes, bytes]
 
 
 @pytest.mark.parametrize("batch", [[b"abc", b"de"], [Laden.of(TICKETS, b"p"), b"x"]])
@@ -61,12 +61,12 @@ def test_a_batch_cut_anywhere_is_refused(batch):
 
     for length in range(len(whole)):
         with pytest.raises(WireError):
-            items.unpack(memoryview(whole[:length]))
+            messages.unpack(memoryview(whole[:length]))
 
 
 def test_an_announced_number_beyond_the_batch_is_refused_before_memory_is_taken():
     with pytest.raises(WireError, match="announces 4294967295 items"):
-        items.unpack(memoryview(struct.pack("<II", 2**32 - 1, 0) + bytes(100)))
+        messages.unpack(memoryview(struct.pack("<II", 2**32 - 1, 0) + bytes(100)))
 
 
 @pytest.mark.parametrize("positions", [(5,), (0, 0)])
@@ -75,7 +75,7 @@ def test_a_false_or_repeated_position_of_a_laden_item_is_refused(positions):
     body = struct.pack(f"<II1Q{count}I", 1, count, 0, *positions)
 
     with pytest.raises(WireError, match="laden"):
-        items.unpack(memoryview(body))
+        messages.unpack(memoryview(body))
 
 
 @pytest.mark.parametrize("listed", [b"{", b"[1]", b'[["a", 1, 2]]', b"[" * 100_000])

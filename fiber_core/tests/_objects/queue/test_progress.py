@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber.objects import progress
-from fiber.objects.progress import Page, Slot, open_page, place, reader_of
+from fiber._objects.queue import progress
+from fiber._objects.queue.progress import Page, Slot, open_page, place, reader_of
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_owner_sees_it_after_the_readers_end(page, words):
 
 
 def test_where_memory_needs_a_name_the_owner_removes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("fiber.objects.progress.sys", SimpleNamespace(platform="other"))
+    monkeypatch.setattr("fiber._objects.queue.progress.sys", SimpleNamespace(platform="other"))
     page = Page(tmp_path, "reader")
     assert (tmp_path / page.name).stat().st_mode & 0o077 == 0
 
@@ -62,7 +62,7 @@ def test_where_memory_needs_a_name_the_owner_removes_it(tmp_path, monkeypatch):
 
 
 def test_the_reader_removes_it_where_the_owner_has_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("fiber.objects.progress.sys", SimpleNamespace(platform="other"))
+    monkeypatch.setattr("fiber._objects.queue.progress.sys", SimpleNamespace(platform="other"))
     Page(tmp_path, "reader").close()
 
     assert list(tmp_path.iterdir()) == []

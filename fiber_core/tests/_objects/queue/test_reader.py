@@ -7,7 +7,7 @@ import time
 import pytest
 
 from objects_world import in_thread, put, readable, take
-from transport_world import until
+from wire_world import until
 
 # -- items
 

@@ -4,7 +4,7 @@ import select
 
 import pytest
 
-from fiber.objects.bell import Bell
+from fiber._objects.queue.ready_fd import Bell
 
 
 @pytest.fixture

@@ -4,18 +4,11 @@ from collections import deque
 
 import pytest
 
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.requests import Accepted, Give, Nothing, Offer, Refused, Request
+from fiber._objects.queue.state import MAX_DELIVERY, Lane
+from fiber._wire import codec
 from fiber.exceptions import WireError
-from fiber.objects.lane import MAX_DELIVERY, Lane
-from fiber.objects.orders import (
-    Accepted,
-    Give,
-    Nothing,
-    Offer,
-    Refused,
-    Request,
-)
-from fiber.objects.protocol import Mode
-from fiber.transport import codec
 
 
 def offer(*items, wait=True):

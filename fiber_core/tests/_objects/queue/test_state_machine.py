@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fiber.objects.lane import Lane
-from fiber.objects.orders import (
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.requests import (
     Accepted,
     Drop,
     Give,
@@ -20,7 +20,7 @@ from fiber.objects.orders import (
     Request,
     Revoke,
 )
-from fiber.objects.protocol import Mode
+from fiber._objects.queue.state import Lane
 
 
 class Reader:

@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from fiber.objects.lane import Lane
-from fiber.objects.orders import (
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.requests import (
     Broken,
     Drop,
     End,
@@ -15,7 +15,7 @@ from fiber.objects.orders import (
     Request,
     Watch,
 )
-from fiber.objects.protocol import Mode
+from fiber._objects.queue.state import Lane
 
 
 def offer(*items, wait=True):

@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
+from fiber._objects.queue.messages import Laden
+from fiber._objects.queue.requests import Drop, Give, Offer, Request
+from fiber._objects.queue.task_state import TaskLane
 from fiber.exceptions import WireError
-from fiber.objects.items import Laden
-from fiber.objects.orders import Drop, Give, Offer, Request
-from fiber.objects.task_lane import TaskLane
 
 
 def filled(*items, maxsize=0):

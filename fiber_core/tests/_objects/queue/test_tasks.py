@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fiber._objects import protocol
+from fiber._objects.protocol import Op
+from fiber._objects.queue.tasks import TaskChannel
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
-from fiber.objects import protocol
-from fiber.objects.protocol import Op
-from fiber.objects.task_channel import TaskChannel
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 from objects_world import in_thread, put, take
 
 

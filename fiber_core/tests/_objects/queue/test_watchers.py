@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 
-from fiber.objects.lane import Lane
-from fiber.objects.orders import End, Give, Nothing, Offer, Ready, Recall, Request, Unready, Watch
-from fiber.objects.protocol import Mode
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.requests import (
+    End,
+    Give,
+    Nothing,
+    Offer,
+    Ready,
+    Recall,
+    Request,
+    Unready,
+    Watch,
+)
+from fiber._objects.queue.state import Lane
 
 
 def standing(reader):

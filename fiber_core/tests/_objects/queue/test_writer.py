@@ -6,7 +6,7 @@ import pytest
 
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread, put, take
-from transport_world import until
+from wire_world import until
 
 
 def test_a_full_queue_refuses_or_times_out(owner, other):

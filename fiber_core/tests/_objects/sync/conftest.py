@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.objects.address import Kind
-from fiber.objects.sync.permits import Permits
-from fiber.objects.sync.shared_barrier import SharedBarrier
-from fiber.objects.sync.shared_condition import SharedCondition
-from fiber.objects.sync.shared_event import SharedEvent
-from fiber.objects.sync.shared_permits import SharedPermits
+from fiber._objects.address import Kind
+from fiber._objects.sync.owned_barrier import SharedBarrier
+from fiber._objects.sync.owned_condition import SharedCondition
+from fiber._objects.sync.owned_event import SharedEvent
+from fiber._objects.sync.owned_permits import SharedPermits
+from fiber._objects.sync.permits import Permits
 
 
 @pytest.fixture

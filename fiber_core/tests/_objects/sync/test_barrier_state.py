@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.objects.sync.gathering import Gathering
-from fiber.objects.sync.line import Request, Verdict
+from fiber._objects.sync.barrier_state import Gathering
+from fiber._objects.sync.wait_queue import Request, Verdict
 
 
 def told(answers):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.objects.sync.line import Request, Verdict
-from fiber.objects.sync.sleepers import Sleepers
+from fiber._objects.sync.condition_state import Sleepers
+from fiber._objects.sync.wait_queue import Request, Verdict
 
 
 def told(answers):

@@ -1,7 +1,7 @@
 """An event: set, cleared, waited for."""
 
-from fiber.objects.sync.flag import Flag
-from fiber.objects.sync.line import Request, Verdict
+from fiber._objects.sync.event_state import Flag
+from fiber._objects.sync.wait_queue import Request, Verdict
 
 
 def told(answers):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._objects.sync.holding import Holding
+from fiber._objects.sync.wait_queue import Verdict
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
-from fiber.objects.sync.holding import Holding
-from fiber.objects.sync.line import Verdict
 from objects_world import in_thread
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fiber.objects.sync import shared
-from fiber.objects.sync.line import Verdict
+from fiber._objects.sync import owned
+from fiber._objects.sync.wait_queue import Verdict
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def waiting(barrier, count, acts=False, timeout=20):
@@ -55,13 +55,13 @@ expired: list[bool] = []
 @pytest.fixture(autouse=True)
 def _note_expiry(monkeypatch):
     expired.clear()
-    cancel = shared.Waited._cancel
+    cancel = owned.Waited._cancel
 
     def noted(self, waiter, *, expired: bool = False):
         cancel(self, waiter, expired=expired)
         globals()["expired"].append(expired)
 
-    monkeypatch.setattr(shared.Waited, "_cancel", noted)
+    monkeypatch.setattr(owned.Waited, "_cancel", noted)
 
 
 def test_it_breaks_where_the_action_fails(barrier_of):
@@ -93,7 +93,7 @@ def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
         raise Interrupt
 
     monkeypatch.setattr(barrier, "carry", carry_and_interrupt)
-    monkeypatch.setattr(shared, "pass_gate", no_patience)
+    monkeypatch.setattr(owned, "pass_gate", no_patience)
     with pytest.raises(Interrupt):
         barrier.arrive(None, acts=True)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fiber.objects.sync import shared
+from fiber._objects.sync import owned
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def sleep(condition, timeout=20, release=lambda: None):
@@ -48,12 +48,12 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(
         if crossing:
             # later than the one that is interrupted
             with monkeypatch.context() as undone:
-                undone.setattr(shared, "pass_gate", pass_gate)
+                undone.setattr(owned, "pass_gate", pass_gate)
                 waits = in_thread(lambda: sleep(condition))
                 until(lambda: condition.sleepers() == 2)
 
-    pass_gate = shared.pass_gate
-    monkeypatch.setattr(shared, "pass_gate", interrupted)
+    pass_gate = owned.pass_gate
+    monkeypatch.setattr(owned, "pass_gate", interrupted)
     with pytest.raises(Interrupt):
         sleep(condition, release=release)
     monkeypatch.undo()

@@ -1,7 +1,7 @@
 """An event at its owner."""
 
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def test_threads_wait_until_it_is_set(event):

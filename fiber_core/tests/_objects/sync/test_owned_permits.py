@@ -5,14 +5,14 @@ import warnings
 
 import pytest
 
+from fiber._objects.address import Kind
+from fiber._objects.sync import owned
+from fiber._objects.sync.protocol import SAY, Op
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, WireError
-from fiber.objects.address import Kind
-from fiber.objects.sync import shared
-from fiber.objects.sync.protocol import SAY, Op
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def inherits(lock):
@@ -96,7 +96,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(permits_at, monkeypatch, cros
             lock.release()
         raise Interrupt
 
-    monkeypatch.setattr(shared, "pass_gate", interrupted)
+    monkeypatch.setattr(owned, "pass_gate", interrupted)
     with pytest.raises(Interrupt):
         lock.acquire(True, None)
     monkeypatch.undo()

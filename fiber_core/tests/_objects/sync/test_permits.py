@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._objects.sync.permits import Permits
+from fiber._objects.sync.wait_queue import Request, Verdict
 from fiber.exceptions import WireError
-from fiber.objects.sync.line import Request, Verdict
-from fiber.objects.sync.permits import Permits
 
 
 def told(answers):

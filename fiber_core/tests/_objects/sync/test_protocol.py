@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._objects.sync import protocol
+from fiber._objects.sync.wait_queue import Verdict
 from fiber.exceptions import WireError
-from fiber.objects.sync import protocol
-from fiber.objects.sync.line import Verdict
 
 
 def test_an_answer_is_read_as_it_was_written():

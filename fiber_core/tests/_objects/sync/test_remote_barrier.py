@@ -2,10 +2,10 @@
 
 import pytest
 
+from fiber._objects.sync.wait_queue import Verdict
 from fiber.exceptions import PeerLostError
-from fiber.objects.sync.line import Verdict
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def waiting(barrier, at, count, acts=False, timeout=20):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fiber._objects.sync import remote
 from fiber.exceptions import PeerLostError
-from fiber.objects.sync import remote
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def sleep(condition, timeout=20, release=lambda: None, *, certain=False):

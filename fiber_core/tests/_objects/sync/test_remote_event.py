@@ -4,7 +4,7 @@ import pytest
 
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def test_what_one_sets_is_set_for_all(event, other, third):

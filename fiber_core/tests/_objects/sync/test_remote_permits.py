@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from fiber._objects.address import Kind
+from fiber._objects.sync import remote
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
-from fiber.objects.address import Kind
-from fiber.objects.sync import remote
 from objects_world import in_thread
-from transport_world import until
+from wire_world import until
 
 
 def inherits(lock):

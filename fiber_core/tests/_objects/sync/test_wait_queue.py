@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._objects.sync.wait_queue import Line, Request
 from fiber.exceptions import WireError
-from fiber.objects.sync.line import Line, Request
 
 
 def test_the_first_to_come_is_the_first_to_go():

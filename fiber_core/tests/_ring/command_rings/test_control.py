@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fiber._ring.command_rings.control import Control, ask
 from fiber.exceptions import FiberError
-from fiber.ring_jobs.control import Control, ask
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import time
 import pytest
 
 import owners
+from fiber._ring.command_rings.records import Record, described, find, records
+from fiber._ring.command_rings.status import standing, tell
+from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
-from fiber.ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
-from fiber.ring_jobs.records import Record, described, find, records
-from fiber.ring_jobs.standing import standing, tell
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_its_status_is_kept_and_goes_with_it():
 
 OWN = """
 import sys
-from fiber.ring_jobs.records import Record
+from fiber._ring.command_rings.records import Record
 Record.begin("theirs", ("true",)).write({"phase": "running"})
 print(flush=True)
 """

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._ring.command_rings.records import Record
+from fiber._ring.command_rings.status import standing, tell
 from fiber.exceptions import FiberError
-from fiber.ring_jobs.records import Record
-from fiber.ring_jobs.standing import standing, tell
 from owners import DEAD, owned_by
 
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from fiber.ring.counters import RingCounters
-from fiber.ring_jobs.totals import count, to_prometheus, totals
+from fiber._ring.command_rings.totals import count, to_prometheus, totals
+from fiber._ring.counters import RingCounters
 
 
 @pytest.fixture(autouse=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fiber import runtime
+from fiber._plugins.manager import load_plugins
+from fiber._ring import framework as basics
+from fiber._ring import frameworks
+from fiber._ring.framework import RingFramework
+from fiber._ring.frameworks import find_framework
+from fiber._ring.model import Member
+from fiber._ring.view import RingView
+from fiber._runtime import runtime
 from fiber.exceptions import FiberError, PluginClashError
 from fiber.hookspecs import hookimpl
-from fiber.plugins import load_plugins
-from fiber.ring import framework as basics
-from fiber.ring import frameworks
-from fiber.ring.framework import RingFramework
-from fiber.ring.frameworks import find_framework
-from fiber.ring.model import Member
-from fiber.ring.view import RingView
 
 
 def member(rank, host, local_rank, local_size, node):

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from fiber.ring.frameworks.rendezvous import Rendezvous
+from fiber._ring.frameworks.rendezvous import Rendezvous
 
 
 @pytest.fixture

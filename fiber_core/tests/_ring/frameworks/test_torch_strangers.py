@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 import require
-from fiber import values
+from fiber._base import values
+from fiber._ring import framework as basics
+from fiber._ring.frameworks.torch import Torch
+from fiber._ring.model import Member
 from fiber.experimental import Ring, RingView
-from fiber.ring import framework as basics
-from fiber.ring.frameworks.torch import Torch
-from fiber.ring.model import Member
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 

@@ -6,8 +6,8 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from fiber.ring.frameworks import torchrun
-from fiber.ring.frameworks.torchrun import VersionedState
+from fiber._ring.frameworks import torchrun
+from fiber._ring.frameworks.torchrun import VersionedState
 
 
 def ask(state, version=None, new=b""):

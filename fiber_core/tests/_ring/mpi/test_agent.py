@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fiber.mpi import agent
-from fiber.mpi.door import Door
-from fiber.mpi.streams import Command
+from fiber._ring.mpi import agent
+from fiber._ring.mpi.command_socket import Door
+from fiber._ring.mpi.streams import Command
 
 PATIENCE = 30.0
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._ring.mpi.arguments import Words, maps_ranks, read_mpirun, sizes, split
 from fiber.exceptions import FiberError
-from fiber.mpi.words import Words, maps_ranks, read_mpirun, sizes, split
 
 KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
 

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from fiber import values
+from fiber._base import values
+from fiber._ring.mpi import messages
+from fiber._ring.mpi.conductor import LAUNCHER, Conductor, Stopped
+from fiber._ring.mpi.crew import Lost
+from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.messages import Address
+from fiber._ring.mpi.plan import Plan
+from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
-from fiber.mpi import messages
-from fiber.mpi.conductor import LAUNCHER, Conductor, Stopped
-from fiber.mpi.crew import Lost
-from fiber.mpi.hosts import Host
-from fiber.mpi.messages import Address
-from fiber.mpi.plan import Plan
-from fiber.mpi.vigil import Verdict
 
 PLAN = Plan(
     program=("./hello",),

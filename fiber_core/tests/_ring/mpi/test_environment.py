@@ -2,15 +2,9 @@
 
 import pytest
 
-from fiber import values
-from fiber.mpi.environment import (
-    Ground,
-    arguments,
-    environment,
-    member_environment,
-    wishes,
-)
-from fiber.mpi.stacks import Family, Stack
+from fiber._base import values
+from fiber._ring.mpi.environment import Ground, arguments, environment, member_environment, wishes
+from fiber._ring.mpi.implementations import Family, Stack
 
 GROUND = Ground(
     agent="/run/rsh",

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.groups import MemberGroup, arranged, joined, read_group
+from fiber._ring.mpi.hosts import Host
 from fiber.model import ResourceRequest, Volume
-from fiber.mpi.crew import Need
-from fiber.mpi.groups import MemberGroup, arranged, joined, read_group
-from fiber.mpi.hosts import Host
 
 COMMON = Need(
     resources=ResourceRequest(cpu=1.0, devices={"gpu": 1}),

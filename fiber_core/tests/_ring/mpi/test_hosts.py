@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.exceptions import FiberError
-from fiber.mpi.hosts import (
+from fiber._ring.mpi.hosts import (
     Host,
     discover_script,
     expected_hosts,
@@ -15,6 +14,7 @@ from fiber.mpi.hosts import (
     mismatches,
     own_addresses,
 )
+from fiber.exceptions import FiberError
 
 TWO = (Host("member-0", 2), Host("member-1", 1))
 HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._ring.mpi.implementations import Family, Stack, recognise
 from fiber.exceptions import FiberError
-from fiber.mpi.stacks import Family, Stack, recognise
 
 HYDRA = """HYDRA build details:
     Version:                                 5.0.2

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
+from fiber._ring.mpi.apply import fitted, plan_of, try_again
+from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.manifest import read
+from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
-from fiber.mpi.apply import fitted, plan_of, try_again
-from fiber.mpi.hosts import Host
-from fiber.mpi.manifest import read
-from fiber.mpi.vigil import Verdict
 
 PI = {
     "apiVersion": "kubeflow.org/v2beta1",

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fiber._ring.mpi.messages import Address, Up
+from fiber._ring.mpi.networks import choose, targets
 from fiber.exceptions import FiberError
-from fiber.mpi.messages import Address, Up
-from fiber.mpi.networks import choose, targets
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
 BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16")

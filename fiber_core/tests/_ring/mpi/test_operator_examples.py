@@ -6,9 +6,9 @@ import textwrap
 import pytest
 
 import require
+from fiber._ring.mpi.apply import fitted, plan_of
+from fiber._ring.mpi.manifest import read
 from fiber.model import Capabilities
-from fiber.mpi.apply import fitted, plan_of
-from fiber.mpi.manifest import read
 
 LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
 WORKER = "spec.mpiReplicaSpecs.Worker.template.spec.containers[0]"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fiber.mpi.messages import RankEnded, RankUp
-from fiber.mpi.ranks import FOLDER, STRAY, RankDesk, wrapped
+from fiber._ring.mpi.messages import RankEnded, RankUp
+from fiber._ring.mpi.ranks import FOLDER, STRAY, RankDesk, wrapped
 
 PATIENCE = 30.0
 

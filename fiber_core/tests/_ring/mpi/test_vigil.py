@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.mpi.hosts import Host
-from fiber.mpi.vigil import Begin, Send, Verdict, Vigil, ended_how
+from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.vigil import Begin, Send, Verdict, Vigil, ended_how
 
 TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
 

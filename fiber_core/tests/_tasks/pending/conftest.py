@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
-from fiber.pending import (
+from fiber._tasks.pending import (
     BatchPolicy,
     Dispatch,
     PendingTable,
@@ -17,6 +15,8 @@ from fiber.pending import (
     WorkerJoined,
     WorkerLost,
 )
+from fiber.model import Reason, ReasonKind
+from fiber.model.task import Attempt
 
 
 def death(worker, kind=ReasonKind.SIGNAL, number=9):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fiber.pending import (
+from fiber._tasks.pending import (
     CallAdded,
     CallDropped,
     Dispatch,

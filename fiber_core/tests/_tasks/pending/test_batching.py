@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.pending.batching import WINDOW, Pace, batch_units
-from fiber.pending.policy import BatchPolicy
+from fiber._tasks.pending.batching import WINDOW, Pace, batch_units
+from fiber._tasks.pending.policy import BatchPolicy
 
 POLICY = BatchPolicy(target=0.0015, cost=0.0)
 

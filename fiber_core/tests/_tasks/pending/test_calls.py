@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
 
 
 @pytest.fixture

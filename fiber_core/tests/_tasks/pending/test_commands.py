@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending import Accept, Dispatch
+from fiber._tasks.pending import Accept, Dispatch
 
 
 def test_instructions_are_values():

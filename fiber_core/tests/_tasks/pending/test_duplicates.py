@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
-from fiber.pending.contests import Contest
-from fiber.pending.workers import Entry, Worker
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.duplicates import Contest
+from fiber._tasks.pending.workers import Entry, Worker
 
 
 def entry(number, start, stop):

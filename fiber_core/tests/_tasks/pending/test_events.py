@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending import CallAdded, ItemsAdded, SizeObserved, WorkerAsked, WorkerJoined
+from fiber._tasks.pending import CallAdded, ItemsAdded, SizeObserved, WorkerAsked, WorkerJoined
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
-from fiber.pending.lines import Lines
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.fair_queue import Lines
 
 
 def calls(number):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending.ledger import KINDS, Ledger
-from fiber.pending.policy import RevokePolicy
-from fiber.pending.watch import Watch
+from fiber._tasks.pending.ledger import KINDS, Ledger
+from fiber._tasks.pending.policy import RevokePolicy
+from fiber._tasks.pending.stragglers import Watch
 
 
 @pytest.fixture

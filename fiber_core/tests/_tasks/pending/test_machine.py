@@ -6,8 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fiber.model import ReasonKind
-from fiber.pending import (
+from fiber._tasks.pending import (
     Accept,
     CallAdded,
     CallDropped,
@@ -19,6 +18,7 @@ from fiber.pending import (
     WorkerDraining,
     WorkerJoined,
 )
+from fiber.model import ReasonKind
 from pending_world import Hand, Task, World
 
 

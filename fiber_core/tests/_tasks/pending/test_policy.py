@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending import BatchPolicy, RetryPolicy, RevokePolicy
+from fiber._tasks.pending import BatchPolicy, RetryPolicy, RevokePolicy
 
 
 def test_the_defaults_are_those_that_the_documentation_names():

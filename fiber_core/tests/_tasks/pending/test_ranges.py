@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.pending.ranges import RangeSet
+from fiber._tasks.pending.ranges import RangeSet
 
 spans = st.tuples(st.integers(0, 30), st.integers(0, 30))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.exceptions import WireError
-from fiber.pending import (
+from fiber._tasks.pending import (
     Abandon,
     Accept,
     CallAdded,
@@ -19,6 +18,7 @@ from fiber.pending import (
     WorkerAsked,
     WorkerDraining,
 )
+from fiber.exceptions import WireError
 
 
 @pytest.fixture

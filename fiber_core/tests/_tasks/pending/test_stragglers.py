@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
-from fiber.pending.policy import RevokePolicy
-from fiber.pending.watch import Watch
-from fiber.pending.workers import Asked, Entry, Worker
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.policy import RevokePolicy
+from fiber._tasks.pending.stragglers import Watch
+from fiber._tasks.pending.workers import Asked, Entry, Worker
 
 
 @pytest.fixture

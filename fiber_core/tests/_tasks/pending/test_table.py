@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.exceptions import WireError
-from fiber.model import ReasonKind
-from fiber.pending import (
+from fiber._tasks.pending import (
     Abandon,
     Accept,
     CallAdded,
@@ -28,6 +26,8 @@ from fiber.pending import (
     WorkerJoined,
     WorkerLost,
 )
+from fiber.exceptions import WireError
+from fiber.model import ReasonKind
 
 
 def test_a_call_ends_when_its_last_result_is_in(play):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fiber.pending import CallAdded, WorkerDraining
+from fiber._tasks.pending import CallAdded, WorkerDraining
 
 
 def test_a_call_shows_how_far_it_is(play):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
-from fiber.pending.workers import Asked, Entry, Lobby, Worker
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.workers import Asked, Entry, Lobby, Worker
 
 
 def worker(name="w", slots=1):

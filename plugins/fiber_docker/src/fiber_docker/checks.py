@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fiber._wire.interfaces import interfaces
 from fiber.exceptions import FiberError
 from fiber.model import Check
-from fiber.transport.interfaces import interfaces
 from fiber_docker.address import Facts, choose
 from fiber_docker.client import Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["DockerConfig"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import attrs
 
+from fiber._agent.resources.allocator import Allocator
+from fiber._agent.resources.probe import check_devices, probe_argv
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, ResourceError
 from fiber.model import Device, ResourceRequest
-from fiber.resources.allocator import Allocator
-from fiber.resources.probe import check_devices, probe_argv
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
 

@@ -11,7 +11,7 @@ import threading
 import attrs
 
 from fiber.backend_parts.feed import Feed
-from fiber.backend_parts.hands import Hands
+from fiber.backend_parts.threads import Hands
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from fiber.launch.supervisor.output import LineBuffer, LinePrefix, LineTail
+from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
 __all__ = ["Pump", "write"]

@@ -51,7 +51,7 @@ _LOOK = 1.0
 #: seconds between two looks at whether a node for a pod may come
 _SCALING = 60.0
 #: seconds after a pod's grace within which its node has to confirm its end; the core gives up later
-#: what nobody confirms, see fiber.launch.launcher
+#: what nobody confirms, see fiber._launch.launcher
 _UNCONFIRMED = 20.0
 #: with the name of a pod, the key of that deadline
 _LEAVING = "leaving"

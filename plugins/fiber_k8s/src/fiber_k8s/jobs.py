@@ -13,7 +13,7 @@ import attrs
 
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.feed import Feed
-from fiber.backend_parts.hands import Hands
+from fiber.backend_parts.threads import Hands
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.address import is_outside

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fiber.launch import outage
-from fiber.launch.outage import Outage
+from fiber._launch import outage
+from fiber._launch.outage import Outage
 
 __all__ = ["Budget", "Patience", "backoff"]
 

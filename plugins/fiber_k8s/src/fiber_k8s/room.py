@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fiber._launch.cpus import cpu_count, memory_total
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError
-from fiber.launch.cpus import cpu_count, memory_total
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.nodes import allocatable, requested, totals

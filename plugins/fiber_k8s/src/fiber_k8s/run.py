@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from fiber._agent.private import KEY_BYTES, seal
 from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendError, SubmitError
-from fiber.launch.private import KEY_BYTES, seal
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX, label_value, object_name
 from fiber_k8s.pacing import Patience

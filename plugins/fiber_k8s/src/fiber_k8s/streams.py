@@ -15,8 +15,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from fiber._wire.reactor import Reactor
 from fiber.exceptions import BackendError, BackendUnavailableError
-from fiber.transport.reactor import Reactor
 from fiber_k8s.channels import open_channels
 from fiber_k8s.client import Client
 from fiber_k8s.websocket import BINARY, CLOSE, PING, PONG, Frames, frame

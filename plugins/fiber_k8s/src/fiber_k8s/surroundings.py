@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["MARK", "SERVICE_ACCOUNT", "Inside", "evidence_of_a_pod", "look_around"]
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from cluster import Act, Cluster
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.model import BackendContext
-from fiber.resources.nvidia import NvidiaProvider
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig

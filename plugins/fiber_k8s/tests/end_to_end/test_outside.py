@@ -11,7 +11,7 @@ import pytest
 import fiber
 from cluster import Cluster
 from cluster.real import Docker
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import BackendError
 from fiber.testing.kit.streams import Streams
 from fiber_k8s.backend import K8sBackend

@@ -9,7 +9,7 @@ import pytest
 import fiber
 from cluster import Cluster
 from cluster.real import Docker
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
 from k8s_masters import Masters, grant
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fiber import values
+from fiber._agent import rundir
+from fiber._base import values
+from fiber._launch.cpus import cpu_count, memory_total
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, FiberError, ResourceError
-from fiber.launch import rundir
-from fiber.launch.cpus import cpu_count, memory_total
 from fiber.model import BackendContext, Check, JobSpec, JobState, JobStatus, ResourceRequest
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices

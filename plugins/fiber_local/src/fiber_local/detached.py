@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber.launch import rundir
-from fiber.launch.supervisor.client import SupervisorClient
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.start import start_supervisor
+from fiber._agent import rundir
+from fiber._agent.supervisor.client import SupervisorClient
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobStatus
 
 __all__ = ["mark_detached", "start_detached"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
+from fiber._agent.resources.probe import probe
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model import Device
-from fiber.resources.probe import probe
 
 __all__ = ["HostDevices"]
 

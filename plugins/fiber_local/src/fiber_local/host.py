@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fiber._agent import rundir
+from fiber._agent.supervisor.journal import JOURNAL
+from fiber._agent.supervisor.journal_reader import History, JournaledJob
+from fiber._agent.supervisor.kernel import ProcessWatch
+from fiber._agent.supervisor.orphans import DETACHED_TITLE
 from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of
-from fiber.launch import rundir
-from fiber.launch.supervisor.history import History, JournaledJob
-from fiber.launch.supervisor.journal import JOURNAL
-from fiber.launch.supervisor.kernel import ProcessWatch
-from fiber.launch.supervisor.orphans import DETACHED_TITLE
 
 __all__ = ["Journals", "end_all", "end_processes", "forget", "signal_processes"]
 

@@ -8,17 +8,17 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from fiber.backend_parts.liveness import Owner, owner_of
-from fiber.exceptions import BackendUnavailableError
-from fiber.launch.bootstrap import PRELOAD
-from fiber.launch.supervisor import claim_channel, release_channel
-from fiber.launch.supervisor.client import (
+from fiber._agent.supervisor import claim_channel, release_channel
+from fiber._agent.supervisor.client import (
     SupervisorClient,
     SupervisorGoneError,
     UnknownDevicesError,
 )
-from fiber.launch.supervisor.messages import Accepted, SupervisorOptions
-from fiber.launch.supervisor.start import start_supervisor
+from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
+from fiber._agent.supervisor.start import start_supervisor
+from fiber._runtime.bootstrap import PRELOAD
+from fiber.backend_parts.liveness import Owner, owner_of
+from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobStatus
 from fiber_local.config import LocalConfig
 from fiber_local.detached import start_detached

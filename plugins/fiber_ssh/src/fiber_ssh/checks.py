@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
+from fiber._wire.interfaces import interfaces
 from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import BackendContext, Check, Job, JobSpec, JobState, Peers
-from fiber.transport.interfaces import interfaces
 from fiber_ssh.address import NOWHERE, listen_address
 from fiber_ssh.config import SshConfig
 from fiber_ssh.desk import Desk

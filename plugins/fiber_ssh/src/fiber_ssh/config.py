@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["SshConfig"]
 

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from fiber.launch.supervisor.output import LinePrefix
+from fiber._agent.supervisor.output import LinePrefix
 from fiber_ssh.link import HostLink
 from fiber_ssh.order import Order
 

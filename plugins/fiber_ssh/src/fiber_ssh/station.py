@@ -8,11 +8,11 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 
+from fiber._agent.resources.allocator import Allocator
+from fiber._agent.resources.probe import check_devices, probe_argv
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError
 from fiber.model import Device, JobSpec, ResourceRequest
-from fiber.resources.allocator import Allocator
-from fiber.resources.probe import check_devices, probe_argv
 from fiber_ssh.config import SshConfig
 from fiber_ssh.files import FileSender
 from fiber_ssh.fitness import unfit

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fiber.launch.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import INTERVAL, LeaseTable
 
 __all__ = ["Warden"]
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fiber.launch import rundir
+from fiber._agent import rundir
 from ssh_programs import LEASE, left_on
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ring_command import fail_by_a_rank, lead_a_life, ring_command
 from ssh_programs import left_on
-from transport_world import until
+from wire_world import until
 
 pytestmark = pytest.mark.timeout(300)
 

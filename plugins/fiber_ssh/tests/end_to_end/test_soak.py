@@ -21,7 +21,7 @@ LEASE = 6.0
 
 def kill_worker(host, rng):
     """Kill one process of Fiber's jobs on a host, if there is one."""
-    found = [int(job.partition(":")[0]) for job in host.jobs() if "fiber.launch.job" in job]
+    found = [int(job.partition(":")[0]) for job in host.jobs() if "fiber._agent.job" in job]
     if found:
         # it may have ended since we looked
         with contextlib.suppress(ProcessLookupError):

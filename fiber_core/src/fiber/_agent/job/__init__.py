@@ -1,1 +1,1 @@
-"""A job that runs elsewhere: its supervisor, ``python -m fiber.launch.job``, and what it needs."""
+"""A job that runs elsewhere: its supervisor, ``python -m fiber._agent.job``, and what it needs."""

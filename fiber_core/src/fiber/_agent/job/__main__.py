@@ -1,8 +1,8 @@
-"""Starts the supervisor of a job: ``python -m fiber.launch.job``."""
+"""Starts the supervisor of a job: ``python -m fiber._agent.job``."""
 
 import os
 
-from fiber.launch.job.main import main
+from fiber._agent.job.main import main
 
 if __name__ == "__main__":
     # nothing is left to be done, and what nng has for the interpreter's end may take long

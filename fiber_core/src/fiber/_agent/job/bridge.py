@@ -1,4 +1,4 @@
-"""Joins standard input and output to where a job waits for streams: ``python -m fiber.launch.job.bridge``.
+"""Joins standard input and output to where a job waits for streams: ``python -m fiber._agent.job.bridge``.
 
 For platforms that can run a program beside a job and forward no port: the backend runs this one with
 what it gave the job as ``FIBER_REACH``, and its standard input and output are the stream.

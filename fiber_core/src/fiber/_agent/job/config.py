@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fiber import values
+from fiber._base import values
+from fiber._runtime.bootstrap import Instructions
+from fiber._tunnel.routes import is_route
 from fiber.exceptions import StartError
-from fiber.launch.bootstrap import Instructions
-from fiber.transport.ferry.routes import is_route
 
 __all__ = ["GIVEN", "GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
 
 #: what a remote job runs
-MODULE = "fiber.launch.job"
+MODULE = "fiber._agent.job"
 #: environment variable by which a backend says how the parent is reached: at ``host:port``, to which
 #: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port``, a path, or
 #: ``fd:number`` of a socket that is bound and that the program inherits

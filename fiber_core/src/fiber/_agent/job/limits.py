@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fiber import values
-from fiber.launch.cgroups import Group, own_groups
-from fiber.launch.supervisor.cgroup import Confinement, Confiner
+from fiber._agent.cgroups import Group, own_groups
+from fiber._agent.supervisor.cgroup import Confinement, Confiner
+from fiber._base import values
 from fiber.model import ResourceRequest
 
 __all__ = ["JobConfiner", "OwnGroup"]

@@ -6,21 +6,21 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from fiber._agent.job.config import GIVEN, REACH, STREAMS, Orders
+from fiber._agent.job.server import JobServer
+from fiber._agent.private import read_private
+from fiber._agent.supervisor import kernel
+from fiber._agent.supervisor.child import become
+from fiber._agent.supervisor.descriptors import fill_standard_descriptors
+from fiber._agent.supervisor.main import raise_descriptor_limit
+from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.spawn import InChild
+from fiber._runtime.bootstrap import PRELOAD
+from fiber._tunnel.routes import is_route
 from fiber.exceptions import FiberError, StartError
-from fiber.launch.bootstrap import PRELOAD
-from fiber.launch.job.orders import GIVEN, REACH, STREAMS, Orders
-from fiber.launch.job.server import JobServer
-from fiber.launch.private import read_private
-from fiber.launch.supervisor import kernel
-from fiber.launch.supervisor.child import become
-from fiber.launch.supervisor.descriptors import fill_standard_descriptors
-from fiber.launch.supervisor.main import raise_descriptor_limit
-from fiber.launch.supervisor.preload import preload
-from fiber.launch.supervisor.spawn import InChild
-from fiber.transport.ferry.routes import is_route
 
 if TYPE_CHECKING:
-    from fiber.transport.ferry.landing import Landing
+    from fiber._tunnel.landing import Landing
 
 __all__ = ["REFUSED", "main", "reaching"]
 
@@ -29,7 +29,7 @@ REFUSED = 126
 #: what the system calls this process
 _TITLE = "fiber-job"
 # imported before the fork, for all processes; it opens nothing
-_TRANSPORT = ("fiber.transport.dialling",)
+_TRANSPORT = ("fiber._wire.nng_dialer",)
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def reaching(orders: Orders, reach: str) -> tuple[Orders, Landing | None]:
     """
     told = orders.instructions
     if reach.startswith(STREAMS):
-        from fiber.transport.ferry.landing import Landing
+        from fiber._tunnel.landing import Landing
 
         landing = Landing(
             reach.removeprefix(STREAMS),

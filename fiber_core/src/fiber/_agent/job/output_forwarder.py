@@ -6,11 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.output import LinePrefix
-from fiber.launch.supervisor.sink import Sink
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.output import LinePrefix
+from fiber._agent.supervisor.sink import Sink
 
 __all__ = ["EchoSink", "Echoes", "open_sinks"]
 

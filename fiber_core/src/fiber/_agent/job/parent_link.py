@@ -13,13 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fiber import values
+from fiber._agent.lease import INTERVAL
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._base import values
+from fiber._wire.frames import Kind
+from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError
-from fiber.launch.lease import INTERVAL
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.protocol import Decoder, encode
-from fiber.transport.link import Link
-from fiber.transport.wire import Kind
 
 __all__ = ["Connected", "Line", "Lost", "News", "Receipt", "Refused", "Said"]
 

@@ -9,29 +9,29 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from fiber import values
-from fiber.launch.job import folders, worker
-from fiber.launch.job.confining import JobConfiner
-from fiber.launch.job.echo import Echoes, open_sinks
-from fiber.launch.job.leaving import Leaving
-from fiber.launch.job.line import Connected, Line, Lost, News, Receipt, Refused, Said
-from fiber.launch.job.orders import GRACE, Orders, supervisor_ident
-from fiber.launch.lease import INTERVAL, LeaseTable
-from fiber.launch.supervisor import kernel, messages, orphans
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.environment import environment
-from fiber.launch.supervisor.jobs import JobEntry, JobTable
-from fiber.launch.supervisor.journal import Journal
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.runner import JobRunner
-from fiber.launch.supervisor.running import Launch
+from fiber._agent.job import folder, start_barrier
+from fiber._agent.job.config import GRACE, Orders, supervisor_ident
+from fiber._agent.job.drain import Leaving
+from fiber._agent.job.limits import JobConfiner
+from fiber._agent.job.output_forwarder import Echoes, open_sinks
+from fiber._agent.job.parent_link import Connected, Line, Lost, News, Receipt, Refused, Said
+from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.supervisor import kernel, messages, orphans
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.environment import environment
+from fiber._agent.supervisor.jobs import JobEntry, JobTable
+from fiber._agent.supervisor.journal import Journal
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.runner import JobRunner
+from fiber._agent.supervisor.running_jobs import Launch
+from fiber._base import values
+from fiber._wire.handshake import Hello
+from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest
-from fiber.transport.handshake import Hello
-from fiber.transport.link import Link
 
 if TYPE_CHECKING:
-    from fiber.transport.ferry.landing import Landing
+    from fiber._tunnel.landing import Landing
 
 __all__ = ["JobServer"]
 
@@ -72,9 +72,9 @@ class JobServer:
         self._descriptors = Descriptors()
         host = platform.node()
         self._table = JobTable(host)
-        folders.sweep()
+        folder.sweep()
         # in place of the run's, which is on the parent's host
-        self._folder = folders.JobFolder(told.credentials.run_id)
+        self._folder = folder.JobFolder(told.credentials.run_id)
         # closed in the processes of the job, which may outlive this one
         self._descriptors.own(self._folder.descriptor)
         self._directory = self._folder.path
@@ -105,7 +105,7 @@ class JobServer:
             on_notice=self._notice,
             confiner=JobConfiner(enforce=orders.confine),
         )
-        self._gate: worker.Gate | None = None
+        self._gate: start_barrier.Gate | None = None
         self._leaving = Leaving(orders.grace if orders.drains else None)
         self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
         more = (lambda: None) if self._echoes is None else self._take_echo
@@ -183,23 +183,23 @@ class JobServer:
             run_id=told.credentials.run_id,
             name=orders.name,
             argv=(),
-            entry=worker.ENTRY,
+            entry=start_barrier.ENTRY,
             private=here.encode(),
             resources=ResourceRequest(cpu=orders.cpu, memory=orders.memory),
             processes=told.processes,
         )
-        self._gate = worker.Gate.current = worker.Gate()
+        self._gate = start_barrier.Gate.current = start_barrier.Gate()
         self._table.add(self._ident, owner=None, processes=told.processes)
         launch = Launch(
             job_id=self._ident,
             spec=spec,
             environ=environment(os.environ, spec),
-            cwd=folders.present(),
+            cwd=folder.present(),
             owner=None,
             answer=self._on_started,
         )
         self._runner.start(launch)
-        worker.Gate.current = None
+        start_barrier.Gate.current = None
 
     def _on_started(self, refusal: str, warnings: tuple[str, ...]) -> None:
         if refusal:
@@ -258,7 +258,7 @@ class JobServer:
 
     def _pass_signals_on(self) -> None:
         # after the fork, so that processes have them as the system has
-        for signum in worker.PASSED_ON:
+        for signum in start_barrier.PASSED_ON:
             signal.signal(signum, lambda *_: None)
         # the end of the terminal or connection that started this is no end of its work
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 
-from fiber.launch import bootstrap
+from fiber._runtime import bootstrap
 
 __all__ = ["ENTRY", "PASSED_ON", "Gate", "main"]
 
 #: how the supervisor names :func:`main`
-ENTRY = "fiber.launch.job.worker:main"
+ENTRY = "fiber._agent.job.start_barrier:main"
 #: signals that a supervisor passes on to its processes, besides SIGTERM and SIGINT
 PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 

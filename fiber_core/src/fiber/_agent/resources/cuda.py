@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Gpu", "visible"]
 

@@ -1,6 +1,6 @@
 """NVIDIA GPUs: the built-in resource provider, and the program that finds them on a host.
 
-``python -m fiber.resources.nvidia --json`` asks NVML where nvidia-ml-py is installed, else
+``python -m fiber._agent.resources.nvidia --json`` asks NVML where nvidia-ml-py is installed, else
 ``nvidia-smi``, and prints what this process may use, CUDA_VISIBLE_DEVICES respected. A GPU that
 is partitioned (MIG) is replaced by its instances, because CUDA programs can only use those.
 """
@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from fiber import values
+from fiber._agent.resources import nvidia_smi, nvml
+from fiber._agent.resources.cuda import Gpu, visible
+from fiber._base import values
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model.resource import Device
-from fiber.resources import nvidia_smi, nvml
-from fiber.resources.cuda import Gpu, visible
 
 __all__ = ["NvidiaProvider", "find", "main"]
 
@@ -32,7 +32,7 @@ class NvidiaProvider(ResourceProvider):
 
     def probe(self) -> Sequence[str]:
         """This module, run by a Python that has fiber."""
-        return ("{python}", "-m", "fiber.resources.nvidia", "--json")
+        return ("{python}", "-m", "fiber._agent.resources.nvidia", "--json")
 
     def parse(self, output: str) -> Sequence[Device]:
         """Read the JSON that the probe prints."""
@@ -77,7 +77,7 @@ def find(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the GPUs, as JSON with ``--json`` and else a line each; return the exit code."""
     if any(word != "--json" for word in argv):
-        print("usage: python -m fiber.resources.nvidia [--json]", file=sys.stderr)
+        print("usage: python -m fiber._agent.resources.nvidia [--json]", file=sys.stderr)
         return 2
     try:
         gpus = find(environ)

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
+from fiber._agent.resources.cuda import Gpu
 from fiber.exceptions import ResourceError
-from fiber.resources.cuda import Gpu
 
 __all__ = ["ask", "parse_instances", "parse_query"]
 

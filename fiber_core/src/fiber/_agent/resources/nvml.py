@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from fiber.resources.cuda import Gpu
+from fiber._agent.resources.cuda import Gpu
 
 __all__ = ["ask"]
 

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 @hookimpl
 def fiber_resource_providers() -> Iterable[ResourceProvider]:
     """Offer NVIDIA GPUs, kind ``gpu``."""
-    from fiber.resources.nvidia import NvidiaProvider
+    from fiber._agent.resources.nvidia import NvidiaProvider
 
     return (NvidiaProvider(),)

@@ -9,10 +9,10 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fiber import values
+from fiber._agent.cgroups import Group, own_groups
+from fiber._base import values
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Liveness, Owner, this_place
-from fiber.launch.cgroups import Group, own_groups
 from fiber.model import ResourceRequest
 
 __all__ = ["Confinement", "Confiner"]

@@ -7,11 +7,11 @@ import select
 from collections import deque
 from collections.abc import Callable
 
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.jobs import Owner
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.protocol import Decoder, encode
 from fiber.exceptions import WireError
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.jobs import Owner
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.protocol import Decoder, encode
 
 __all__ = ["Channel"]
 

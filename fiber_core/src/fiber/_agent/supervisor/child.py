@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fiber import values
-from fiber.launch.supervisor import kernel
-from fiber.launch.supervisor.inherited import Inheritance, inherit
-from fiber.launch.supervisor.verdict import NOT_STARTED
+from fiber._agent.supervisor import kernel
+from fiber._agent.supervisor.exit_report import NOT_STARTED
+from fiber._agent.supervisor.inherited import Inheritance, inherit
+from fiber._base import values
 
 __all__ = ["ChildPlan", "become"]
 

@@ -7,9 +7,9 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 
+from fiber._agent.supervisor import lost_supervisor, messages
+from fiber._agent.supervisor.connection import Connection, SupervisorGoneError
 from fiber.exceptions import ResourceError, SubmitError
-from fiber.launch.supervisor import loss, messages
-from fiber.launch.supervisor.connection import Connection, SupervisorGoneError
 from fiber.model import Device, JobSpec, JobStatus
 
 __all__ = ["SupervisorClient", "SupervisorGoneError", "UnknownDevicesError"]
@@ -104,7 +104,7 @@ class SupervisorClient:
 
         def replied(reply: messages.Reply) -> None:
             if isinstance(reply, messages.Accepted):
-                self._living[reply.job_id] = loss.accepted(reply.pids)
+                self._living[reply.job_id] = lost_supervisor.accepted(reply.pids)
                 on_accepted(reply)
 
         reply = self._ask(
@@ -217,10 +217,12 @@ class SupervisorClient:
     def _on_lost(self) -> None:
         if self._owns:
             for status in self._living.values():
-                loss.kill(status)
+                lost_supervisor.kill(status)
 
     def _on_connection_end(self, words: str) -> None:
         for job_id, status in () if self._has_left else self._living.items():
-            self._on_status(job_id, loss.lost(status, words or "its supervisor has ended"))
+            self._on_status(
+                job_id, lost_supervisor.lost(status, words or "its supervisor has ended")
+            )
         self._living.clear()
         self._on_end(words)

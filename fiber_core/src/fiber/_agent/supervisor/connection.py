@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.kernel import ProcessWatch
+from fiber._agent.supervisor.protocol import Decoder, encode
 from fiber.exceptions import BackendUnavailableError, FiberError, ForkedError, WireError
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.kernel import ProcessWatch
-from fiber.launch.supervisor.protocol import Decoder, encode
 
 __all__ = ["Connection", "SupervisorGoneError"]
 

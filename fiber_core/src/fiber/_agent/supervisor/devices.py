@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from fiber._agent.resources.allocator import Allocator
 from fiber.model import Allocation, Device
-from fiber.resources.allocator import Allocator
 
 __all__ = ["DeviceQueue", "Grant"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from fiber import values
+from fiber._base import values
 from fiber.model import JobState, Reason, ReasonKind
 
 __all__ = ["NOT_STARTED", "Verdict", "ended_early", "judge", "not_started", "signal_name"]

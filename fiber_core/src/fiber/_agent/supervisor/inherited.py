@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Inheritance", "claim_channel", "inherit", "inherited_channel", "release_channel"]
 

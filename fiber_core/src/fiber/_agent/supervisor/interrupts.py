@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fiber.launch.supervisor.descriptors import fill_standard_descriptors
+from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 
 if TYPE_CHECKING:
-    from fiber.launch.supervisor.descriptors import Descriptors
-    from fiber.launch.supervisor.loop import Loop, Timer
+    from fiber._agent.supervisor.descriptors import Descriptors
+    from fiber._agent.supervisor.loop import Loop, Timer
 
 __all__ = ["Interrupts", "blocked", "leave_group"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fiber import values
-from fiber.launch.supervisor.verdict import Verdict, signal_name
+from fiber._agent.supervisor.exit_report import Verdict, signal_name
+from fiber._base import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = ["JobEntry", "JobTable", "Owner", "combine"]

@@ -2,7 +2,7 @@
 
 ``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
 start time that makes a process id unmistakable) and ``ended``. Supervisors append to it;
-:mod:`~fiber.launch.supervisor.history` reads it without them.
+:mod:`~fiber._agent.supervisor.journal_reader` reads it without them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fiber._agent.supervisor.jobs import Owner
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.backend_parts.liveness import start_time
-from fiber.launch.supervisor.jobs import Owner
 from fiber.model import JobSpec, ProcessStatus
 
 __all__ = ["JOURNAL", "Journal"]

@@ -9,10 +9,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from fiber import values
+from fiber._agent.supervisor.jobs import combine
+from fiber._agent.supervisor.journal import JOURNAL
+from fiber._base import values
 from fiber.backend_parts.liveness import Liveness, Owner, is_same
-from fiber.launch.supervisor.jobs import combine
-from fiber.launch.supervisor.journal import JOURNAL
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = ["History", "JournaledJob", "read_ids", "read_journal"]

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from fiber import values
+from fiber._base import values
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = ["accepted", "kill", "lost"]

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from fiber.launch.supervisor import kernel
-from fiber.launch.supervisor.child import become
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
-from fiber.launch.supervisor.preload import preload
-from fiber.launch.supervisor.protocol import HEADER, Decoder
-from fiber.launch.supervisor.server import Server
-from fiber.launch.supervisor.spawn import InChild
+from fiber._agent.supervisor import kernel
+from fiber._agent.supervisor.child import become
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
+from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.protocol import HEADER, Decoder
+from fiber._agent.supervisor.server import Server
+from fiber._agent.supervisor.spawn import InChild
 
 __all__ = ["main", "raise_descriptor_limit"]
 
@@ -26,12 +26,12 @@ def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -
 
     Args:
         descriptor: the channel.
-        interrupts: from :func:`~fiber.launch.supervisor.interrupts.leave_group`.
+        interrupts: from :func:`~fiber._agent.supervisor.interrupts.leave_group`.
         early: True where the options may take a while to come.
     """
     os.set_inheritable(descriptor, False)
     if early:
-        from fiber.launch.bootstrap import PRELOAD
+        from fiber._runtime.bootstrap import PRELOAD
 
         preload(PRELOAD)
     options = _read_options(descriptor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from fiber import values
+from fiber._base import values
 from fiber.model import Device, JobSpec, JobStatus
 
 __all__ = [

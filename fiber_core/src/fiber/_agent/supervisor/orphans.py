@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from fiber.launch.supervisor import kernel
+from fiber._agent.supervisor import kernel
 
 __all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "below", "children", "end"]
 

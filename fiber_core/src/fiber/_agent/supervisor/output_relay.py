@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop, Timer
-from fiber.launch.supervisor.output import LineBuffer, LinePrefix, LineTail
-from fiber.launch.supervisor.sink import Sink
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop, Timer
+from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
+from fiber._agent.supervisor.sink import Sink
 
 __all__ = ["LogFile", "Relay"]
 

@@ -16,15 +16,15 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from fiber._agent.supervisor.interrupts import blocked
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch.supervisor.interrupts import blocked
 
 __all__ = ["Started", "end_early", "python", "start_early", "take_early"]
 
 #: how the program ends; the process that stays in the group is forked before much is imported
 _MAIN = (
     "interrupts = leave_group({0}); "
-    "from fiber.launch.supervisor.main import main; "
+    "from fiber._agent.supervisor.main import main; "
     "main({0}, interrupts, early={1})"
 )
 
@@ -144,7 +144,7 @@ def _program(folder: str) -> str:
     # what is imported stays, so that looking for garbage meanwhile is in vain; the server enables it
     return (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-        "from fiber.launch.supervisor.interrupts import leave_group; "
+        "from fiber._agent.supervisor.interrupts import leave_group; "
     )
 
 

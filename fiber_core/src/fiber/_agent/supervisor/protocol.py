@@ -102,7 +102,7 @@ def _member(kind: Any, name: str) -> enum.Enum:
 
 
 def _is_ours(module: str) -> bool:
-    return module.startswith(("fiber.model.", "fiber.launch.supervisor."))
+    return module.startswith(("fiber.model.", "fiber._agent.supervisor."))
 
 
 class _Pickler(pickle.Pickler):

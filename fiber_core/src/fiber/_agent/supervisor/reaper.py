@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Change", "Ended", "kill_group", "reap", "signal_process"]
 

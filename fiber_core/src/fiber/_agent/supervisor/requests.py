@@ -7,16 +7,16 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from fiber import values
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor.channel import Channel
+from fiber._agent.supervisor.devices import DeviceQueue
+from fiber._agent.supervisor.environment import environment
+from fiber._agent.supervisor.jobs import JobEntry, JobTable
+from fiber._agent.supervisor.preload import preload
+from fiber._agent.supervisor.runner import JobRunner
+from fiber._agent.supervisor.running_jobs import Launch
+from fiber._base import values
 from fiber.exceptions import ResourceError, WireError
-from fiber.launch.supervisor import messages
-from fiber.launch.supervisor.channel import Channel
-from fiber.launch.supervisor.devices import DeviceQueue
-from fiber.launch.supervisor.environment import environment
-from fiber.launch.supervisor.jobs import JobEntry, JobTable
-from fiber.launch.supervisor.preload import preload
-from fiber.launch.supervisor.runner import JobRunner
-from fiber.launch.supervisor.running import Launch
 from fiber.model import Allocation
 
 __all__ = ["Desk"]

@@ -8,20 +8,20 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fiber.launch.supervisor import orphans, reaper
-from fiber.launch.supervisor.cgroup import Confinement, Confiner
-from fiber.launch.supervisor.child import ChildPlan
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
-from fiber.launch.supervisor.journal import Journal
-from fiber.launch.supervisor.loop import Loop
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.output import LineTail
-from fiber.launch.supervisor.relay import LogFile, Relay
-from fiber.launch.supervisor.running import Launch, RunningJob, RunningProcess
-from fiber.launch.supervisor.sink import Sink
-from fiber.launch.supervisor.spawn import forks_entries, spawn
-from fiber.launch.supervisor.verdict import ended_early, judge, not_started
+from fiber._agent.supervisor import orphans, reaper
+from fiber._agent.supervisor.cgroup import Confinement, Confiner
+from fiber._agent.supervisor.child import ChildPlan
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.exit_report import ended_early, judge, not_started
+from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
+from fiber._agent.supervisor.journal import Journal
+from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.output import LineTail
+from fiber._agent.supervisor.output_relay import LogFile, Relay
+from fiber._agent.supervisor.running_jobs import Launch, RunningJob, RunningProcess
+from fiber._agent.supervisor.sink import Sink
+from fiber._agent.supervisor.spawn import forks_entries, spawn
 
 __all__ = ["JobRunner"]
 

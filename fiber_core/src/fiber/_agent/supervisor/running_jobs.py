@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fiber import values
-from fiber.launch.supervisor.cgroup import Confinement
-from fiber.launch.supervisor.devices import Grant
-from fiber.launch.supervisor.jobs import Owner
-from fiber.launch.supervisor.loop import Timer
-from fiber.launch.supervisor.output import LineTail
-from fiber.launch.supervisor.relay import LogFile, Relay
-from fiber.launch.supervisor.spawn import Spawned
+from fiber._agent.supervisor.cgroup import Confinement
+from fiber._agent.supervisor.devices import Grant
+from fiber._agent.supervisor.jobs import Owner
+from fiber._agent.supervisor.loop import Timer
+from fiber._agent.supervisor.output import LineTail
+from fiber._agent.supervisor.output_relay import LogFile, Relay
+from fiber._agent.supervisor.spawn import Spawned
+from fiber._base import values
 from fiber.model import JobSpec
 
 __all__ = ["Launch", "RunningJob", "RunningProcess"]

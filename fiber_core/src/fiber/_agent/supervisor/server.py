@@ -9,18 +9,18 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fiber.launch.supervisor import kernel, messages, orphans
-from fiber.launch.supervisor.channel import Channel
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.desk import Desk
-from fiber.launch.supervisor.history import read_ids
-from fiber.launch.supervisor.interrupts import Interrupts
-from fiber.launch.supervisor.jobs import JobEntry, JobTable, Owner
-from fiber.launch.supervisor.journal import Journal
-from fiber.launch.supervisor.loop import Loop, Timer
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.runner import JobRunner
-from fiber.launch.supervisor.sink import Sink
+from fiber._agent.supervisor import kernel, messages, orphans
+from fiber._agent.supervisor.channel import Channel
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.interrupts import Interrupts
+from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
+from fiber._agent.supervisor.journal import Journal
+from fiber._agent.supervisor.journal_reader import read_ids
+from fiber._agent.supervisor.loop import Loop, Timer
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.requests import Desk
+from fiber._agent.supervisor.runner import JobRunner
+from fiber._agent.supervisor.sink import Sink
 
 __all__ = ["Server"]
 
@@ -308,7 +308,7 @@ class Server:
 
 def _is_kept(directory: str) -> bool:
     """True for the directory of a run that has detached jobs."""
-    from fiber.launch import rundir
+    from fiber._agent import rundir
 
     description = rundir.describe(Path(directory))
     return description is not None and bool(description.get("detached"))

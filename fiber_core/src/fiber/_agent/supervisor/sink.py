@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fiber.launch.supervisor.descriptors import Descriptors
-from fiber.launch.supervisor.loop import Loop
-from fiber.transport.descriptors import borrowed
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop
+from fiber._wire.descriptors import borrowed
 
 __all__ = ["Sink"]
 

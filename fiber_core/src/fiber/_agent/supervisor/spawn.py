@@ -8,9 +8,9 @@ import socket
 import sys
 from collections.abc import Callable
 
-from fiber import values
-from fiber.launch.supervisor.child import ChildPlan
-from fiber.launch.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.child import ChildPlan
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._base import values
 
 __all__ = ["InChild", "Spawned", "spawn"]
 

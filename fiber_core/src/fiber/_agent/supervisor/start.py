@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 
+from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.prestart import Started, python, take_early
+from fiber._agent.supervisor.protocol import encode
 from fiber.exceptions import BackendUnavailableError
-from fiber.launch.supervisor.early import Started, python, take_early
-from fiber.launch.supervisor.messages import SupervisorOptions
-from fiber.launch.supervisor.protocol import encode
 
 __all__ = ["start_supervisor"]
 

@@ -10,8 +10,8 @@ from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
-from fiber.transport import codec, wire
-from fiber.transport.wire import Buffer
+from fiber._wire import codec, frames
+from fiber._wire.frames import Buffer
 
 
 def write(value: Any) -> list[Buffer]:
@@ -27,7 +27,7 @@ def write(value: Any) -> list[Buffer]:
         kind = type(value).__name__
         msg = f"a {kind} cannot be shared, because it cannot be pickled: {error}"
         raise pickle.PicklingError(msg) from error
-    return wire.pack(pickled, buffers)
+    return frames.pack(pickled, buffers)
 
 
 def read(body: memoryview) -> Any:
@@ -36,7 +36,7 @@ def read(body: memoryview) -> Any:
     Raises:
         Exception: what unpickling it raised.
     """
-    pickled, buffers = wire.unpack(body)
+    pickled, buffers = frames.unpack(body)
     return pickle.loads(pickled, buffers=buffers)
 
 

@@ -13,8 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from fiber import values
-from fiber.objects.memory.backing import Place
+from fiber._base import values
+from fiber._objects.memory.backing import Place
 
 P = TypeVar("P", bound=Hashable)
 

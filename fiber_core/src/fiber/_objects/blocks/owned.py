@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fiber._objects.address import Kind
+from fiber._objects.blocks import protocol
+from fiber._objects.blocks.contents import write
+from fiber._objects.blocks.copies import Answer, Copies
+from fiber._objects.blocks.protocol import MOST, Op, Word
+from fiber._objects.blocks.reading import Reading
+from fiber._objects.memory import sealed
+from fiber._objects.memory.backing import Place
+from fiber._objects.memory.sealed import Sealed
+from fiber._objects.owned import Shared
+from fiber._objects.protocol import read
+from fiber._wire import codec
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
-from fiber.objects.address import Kind
-from fiber.objects.blocks import protocol
-from fiber.objects.blocks.contents import write
-from fiber.objects.blocks.copies import Answer, Copies
-from fiber.objects.blocks.protocol import MOST, Op, Word
-from fiber.objects.blocks.reading import Reading
-from fiber.objects.memory import sealed
-from fiber.objects.memory.backing import Place
-from fiber.objects.memory.sealed import Sealed
-from fiber.objects.protocol import read
-from fiber.objects.shared import Shared
-from fiber.transport import codec
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class Block(Shared):

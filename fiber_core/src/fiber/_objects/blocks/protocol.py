@@ -14,8 +14,8 @@ import enum
 import hashlib
 import struct
 
-from fiber.objects.memory.backing import Place
-from fiber.transport.wire import Buffer
+from fiber._objects.memory.backing import Place
+from fiber._wire.frames import Buffer
 
 
 class Op(enum.IntEnum):

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import Any, Protocol
 
-from fiber.objects.blocks import contents
+from fiber._objects.blocks import contents
 
 
 class Readable(Protocol):

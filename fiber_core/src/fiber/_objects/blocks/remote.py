@@ -1,6 +1,6 @@
 """A block of another process: mapped where it is on this host, else fetched once a host.
 
-What is here stays when the last handle goes, see :mod:`fiber.objects.blocks.copies`.
+What is here stays when the last handle goes, see :mod:`fiber._objects.blocks.copies`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fiber._objects.blocks import protocol
+from fiber._objects.blocks.protocol import DIGEST, MOST, Op, Word
+from fiber._objects.blocks.reading import Reading
+from fiber._objects.memory import sealed
+from fiber._objects.memory.backing import HEAD, Place
+from fiber._objects.memory.sealed import Draft, Sealed
+from fiber._objects.protocol import read
+from fiber._objects.remote import NO_PAGE, Remote
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError, WireError
-from fiber.objects.blocks import protocol
-from fiber.objects.blocks.protocol import DIGEST, MOST, Op, Word
-from fiber.objects.blocks.reading import Reading
-from fiber.objects.memory import sealed
-from fiber.objects.memory.backing import HEAD, Place
-from fiber.objects.memory.sealed import Draft, Sealed
-from fiber.objects.protocol import read
-from fiber.objects.remote import NO_PAGE, Remote
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fiber.objects.address import Address
-    from fiber.objects.owner import Owner
-    from fiber.objects.store import Store
-    from fiber.transport.client import Pending
+    from fiber._objects.address import Address
+    from fiber._objects.owner import Owner
+    from fiber._objects.store import Store
+    from fiber._wire.client import Pending
 
 # messages on their way at most
 _WINDOW = 8

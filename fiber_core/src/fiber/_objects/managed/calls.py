@@ -17,13 +17,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from fiber import values
+from fiber._base import values
+from fiber._objects import protocol
+from fiber._objects.address import Address
+from fiber._objects.handle import decode
+from fiber._objects.queue.messages import Item, Laden
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.objects import protocol
-from fiber.objects.address import Address
-from fiber.objects.handle import decode
-from fiber.objects.items import Item, Laden
-from fiber.transport.wire import Buffer
 
 log = logging.getLogger("fiber")
 

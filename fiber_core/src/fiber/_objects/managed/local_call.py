@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fiber.objects import calls
-from fiber.objects.calls import Outcome
+from fiber._objects.managed import calls
+from fiber._objects.managed.calls import Outcome
 
 
 class LocalCall:
-    """The same to its caller as :class:`~fiber.objects.remote_referent.Call`."""
+    """The same to its caller as :class:`~fiber._objects.managed.remote_referent.Call`."""
 
     def __init__(self) -> None:
         self._done = threading.Event()

@@ -8,23 +8,24 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fiber.objects import calls, protocol
-from fiber.objects.address import Kind
-from fiber.objects.calls import Answer, Made, Outcome
-from fiber.objects.handle import decode, encode
-from fiber.objects.items import Item
-from fiber.objects.local_call import LocalCall
-from fiber.objects.references import NO_TICKET
-from fiber.objects.remote_referent import Strand
-from fiber.objects.shared import Shared
-from fiber.objects.strands import Strands
-from fiber.transport import codec
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
+from fiber._objects import protocol
+from fiber._objects.address import Kind
+from fiber._objects.handle import decode, encode
+from fiber._objects.managed import calls
+from fiber._objects.managed.caller_threads import Strands
+from fiber._objects.managed.calls import Answer, Made, Outcome
+from fiber._objects.managed.local_call import LocalCall
+from fiber._objects.managed.remote_referent import Strand
+from fiber._objects.owned import Shared
+from fiber._objects.queue.messages import Item
+from fiber._objects.references import NO_TICKET
+from fiber._wire import codec
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 #: makes the managed object of what a method returned, by the name of its type
 Adopt = Callable[[str, Any], "Product"]

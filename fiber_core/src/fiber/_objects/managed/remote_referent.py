@@ -9,21 +9,22 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fiber._objects import protocol
+from fiber._objects.handle import encode
+from fiber._objects.managed import calls
+from fiber._objects.managed.calls import Answer
+from fiber._objects.protocol import Op
+from fiber._objects.queue.messages import Item
+from fiber._objects.remote import Remote
+from fiber._wire import fork
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.objects import calls, protocol
-from fiber.objects.calls import Answer
-from fiber.objects.handle import encode
-from fiber.objects.items import Item
-from fiber.objects.protocol import Op
-from fiber.objects.remote import Remote
-from fiber.transport import fork
 
 if TYPE_CHECKING:
-    from fiber.objects.address import Address
-    from fiber.objects.owner import Owner
-    from fiber.objects.store import Store
-    from fiber.objects.strands import Strands
-    from fiber.transport.client import Pending
+    from fiber._objects.address import Address
+    from fiber._objects.managed.caller_threads import Strands
+    from fiber._objects.owner import Owner
+    from fiber._objects.store import Store
+    from fiber._wire.client import Pending
 
 _numbers = itertools.count(1)
 _threads = threading.local()

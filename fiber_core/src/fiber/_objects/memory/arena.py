@@ -12,8 +12,8 @@ import secrets
 import threading
 import weakref
 
-from fiber.objects.memory import backing
-from fiber.objects.memory.backing import HEAD, MARK, Folder, Place
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import HEAD, MARK, Folder, Place
 
 __all__ = ["HEAD", "Arena", "Folder", "Place", "map_arena"]
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from fiber import values
+from fiber._base import values
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.transport.wire import Buffer
 
 #: bytes that tell that memory is the right one
 MARK = 16
@@ -177,7 +177,7 @@ def available() -> int:
     """Bytes that new memory may have: what is free, within what this process may have at all."""
     import psutil
 
-    from fiber.launch.cpus import memory_total
+    from fiber._launch.cpus import memory_total
 
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     return min(int(free), memory_total() * 2**20)

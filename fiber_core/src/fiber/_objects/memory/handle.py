@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fiber.objects import store
-from fiber.objects.handle import Handle
-from fiber.objects.memory.arena import Place, map_arena
-from fiber.objects.memory.remote import RemoteMemory
-from fiber.objects.memory.shared import Memory
-from fiber.transport.wire import Buffer
+from fiber._objects import store
+from fiber._objects.handle import Handle
+from fiber._objects.memory.arena import Place, map_arena
+from fiber._objects.memory.owned import Memory
+from fiber._objects.memory.remote import RemoteMemory
+from fiber._wire.frames import Buffer
 
 
 class Hold(Handle):

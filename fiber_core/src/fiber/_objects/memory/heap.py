@@ -6,12 +6,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from fiber import values
-from fiber.objects.memory.arena import HEAD, Arena, Folder
-from fiber.objects.memory.ranges import Ranges
+from fiber._base import values
+from fiber._objects.memory.arena import HEAD, Arena, Folder
+from fiber._objects.memory.ranges import Ranges
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 #: blocks begin at multiples of a cache line, so that none is slowed down by its neighbours' users
 _LINE = 64

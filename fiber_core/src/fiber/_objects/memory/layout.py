@@ -7,8 +7,8 @@ import sys
 import weakref
 from typing import Any
 
-from fiber import values
-from fiber.objects.memory.instances import CType
+from fiber._base import values
+from fiber._objects.memory.local_ctypes import CType
 
 # what all simple types are; the stubs have no public name for it
 _SIMPLE: Any = ctypes.c_int.__base__

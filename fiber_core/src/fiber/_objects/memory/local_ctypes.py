@@ -14,7 +14,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from fiber.objects.memory.handle import Hold
+from fiber._objects.memory.handle import Hold
 
 #: a ctypes class; the stubs have no public name for what all of them are
 CType: TypeAlias = Any
@@ -49,7 +49,7 @@ def over(ctype: CType, hold: Hold) -> Any:
     register(ctype)
     hold.is_used = True
     if hold.view is None:
-        from fiber.objects.memory.distant import distant
+        from fiber._objects.memory.remote_ctypes import distant
 
         return distant(ctype, hold)
     instance = ctype.from_buffer(hold.view)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fiber._objects.address import Kind
+from fiber._objects.memory import protocol
+from fiber._objects.memory.arena import Place
+from fiber._objects.memory.heap import Block, heap_of
+from fiber._objects.memory.protocol import MOST, Op
+from fiber._objects.owned import Shared
+from fiber._objects.protocol import read
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Buffer, Message
+from fiber._wire.frames import Kind as Frame
 from fiber.exceptions import WireError
-from fiber.objects.address import Kind
-from fiber.objects.memory import protocol
-from fiber.objects.memory.arena import Place
-from fiber.objects.memory.heap import Block, heap_of
-from fiber.objects.memory.protocol import MOST, Op
-from fiber.objects.protocol import read
-from fiber.objects.shared import Shared
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Buffer, Message
-from fiber.transport.wire import Kind as Frame
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class Memory(Shared):

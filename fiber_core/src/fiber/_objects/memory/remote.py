@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from fiber._objects.memory import protocol
+from fiber._objects.memory.protocol import MOST, Op
+from fiber._objects.remote import Remote
+from fiber._wire.client import Pending
+from fiber._wire.frames import Buffer
 from fiber.exceptions import TransportError
-from fiber.objects.memory import protocol
-from fiber.objects.memory.protocol import MOST, Op
-from fiber.objects.remote import Remote
-from fiber.transport.client import Pending
-from fiber.transport.wire import Buffer
 
 # messages on their way at most
 _WINDOW = 8

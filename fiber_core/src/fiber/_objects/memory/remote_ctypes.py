@@ -14,9 +14,9 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from fiber.objects.memory import instances, layout
-from fiber.objects.memory.handle import Hold
-from fiber.objects.memory.instances import CType
+from fiber._objects.memory import layout, local_ctypes
+from fiber._objects.memory.handle import Hold
+from fiber._objects.memory.local_ctypes import CType
 
 
 def distant(ctype: CType, hold: Hold, begin: int | None = None) -> Distant:
@@ -66,11 +66,11 @@ class Distant:
         return f"<{self._far_type.__name__} in the memory of process {self._far_hold.maker}>"
 
     def __reduce__(self) -> Any:
-        spelled = instances.spell(self._far_type)
+        spelled = local_ctypes.spell(self._far_type)
         if self._far_is_part:
             # by value, as ctypes pickles a part of another object
             return rebuild_part, (spelled, bytes(self._far_copy()))
-        return instances.rebuild, (spelled, self._far_hold)
+        return local_ctypes.rebuild, (spelled, self._far_hold)
 
     def __copy__(self) -> Any:
         return self._far_copy()
@@ -278,4 +278,4 @@ def _of_class(ctype: CType, name: str) -> Any:
 
 def rebuild_part(spelled: Any, data: bytes) -> Any:
     """The instance of a pickle of a part."""
-    return instances.read(spelled).from_buffer_copy(data)
+    return local_ctypes.read(spelled).from_buffer_copy(data)

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fiber.objects.memory import backing
-from fiber.objects.memory.backing import HEAD, MARK, Folder, Place
-from fiber.transport.wire import Buffer
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import HEAD, MARK, Folder, Place
+from fiber._wire.frames import Buffer
 
 #: bytes that one system call writes at most
 _AT_ONCE = 2**30

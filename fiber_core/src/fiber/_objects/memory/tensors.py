@@ -25,18 +25,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber.objects import store
-from fiber.objects.address import Kind
-from fiber.objects.blocks.shared import Block
-from fiber.objects.handle import Handle
-from fiber.objects.memory import backing
-from fiber.objects.memory.backing import Place
-from fiber.objects.remote import Remote
-from fiber.objects.shared import Shared
-from fiber.transport import codec
+from fiber._objects import store
+from fiber._objects.address import Kind
+from fiber._objects.blocks.owned import Block
+from fiber._objects.handle import Handle
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import Place
+from fiber._objects.owned import Shared
+from fiber._objects.remote import Remote
+from fiber._wire import codec
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 _ADVICE = (
     "send a copy (tensor.clone(), copy.deepcopy(model)), share what is only read by fiber.shared, "

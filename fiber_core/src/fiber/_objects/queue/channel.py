@@ -6,15 +6,16 @@ import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fiber import values
-from fiber.exceptions import WireError
-from fiber.objects import items, progress, protocol
-from fiber.objects.address import Kind
-from fiber.objects.bell import Bell
-from fiber.objects.items import Item, Laden
-from fiber.objects.lane import Lane
-from fiber.objects.local import LocalSink, LocalSource
-from fiber.objects.orders import (
+from fiber._base import values
+from fiber._objects import protocol
+from fiber._objects.address import Kind
+from fiber._objects.owned import Shared
+from fiber._objects.protocol import Mode, Op, Outcome, Word
+from fiber._objects.queue import messages, progress
+from fiber._objects.queue.local_sides import LocalSink, LocalSource
+from fiber._objects.queue.messages import Item, Laden
+from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.queue.requests import (
     Accepted,
     Broken,
     Drop,
@@ -31,15 +32,15 @@ from fiber.objects.orders import (
     Unready,
     Watch,
 )
-from fiber.objects.protocol import Mode, Op, Outcome, Word
-from fiber.objects.shared import Shared
-from fiber.objects.waiting import Bidder, Waiter
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
+from fiber._objects.queue.state import Lane
+from fiber._objects.waiting import Bidder, Waiter
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
+from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 #: seconds after which a reader that has items is asked to give them to one that waits
 GRACE = 0.005
@@ -237,7 +238,7 @@ class Channel(Shared):
             super()._answer(peer, message, op)
 
     def _put(self, peer: Peer, number: int, batch: memoryview, call: Message | None) -> None:
-        came = deque(items.unpack(batch))
+        came = deque(messages.unpack(batch))
         for item in came:
             if isinstance(item, Laden):
                 # nonsense is this peer's fault now, and would be nobody's later
@@ -262,7 +263,7 @@ class Channel(Shared):
             request.settle(Word.ITEMS, one.items[0] if one.items else None)
         elif isinstance(request, _PeerRequest):
             head = protocol.ANSWER.pack(Word.ITEMS, lane, request.number, one.kept, one.first)
-            request.peer.send(Frame.CAST, self.target, 0, [head, *items.pack(one.items)])
+            request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(one.items)])
 
     def _without(self, word: Word, lane: int, request: Request) -> None:
         if isinstance(request, Waiter):

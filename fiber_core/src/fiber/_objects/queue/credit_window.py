@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.requests import Accepted, Instructions, Offer, Refused, Revoke
 from fiber.exceptions import WireError
-from fiber.objects.items import Item
-from fiber.objects.orders import Accepted, Instructions, Offer, Refused, Revoke
 
 #: most items that one writer may send without asking
 _MOST = 256

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+from fiber._objects.queue.messages import Item
 from fiber.exceptions import WireError
-from fiber.objects.items import Item
 
 #: an item with its position in the lane's order
 Placed: TypeAlias = tuple[int, Item]

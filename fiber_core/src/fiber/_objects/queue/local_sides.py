@@ -6,13 +6,13 @@ import queue
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fiber.objects.bell import Bell
-from fiber.objects.items import Item
-from fiber.objects.protocol import Mode, Outcome, Word
-from fiber.objects.waiting import Bidder, Waiter, pass_gate
+from fiber._objects.protocol import Mode, Outcome, Word
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.waiting import Bidder, Waiter, pass_gate
 
 if TYPE_CHECKING:
-    from fiber.objects.channel import Channel
+    from fiber._objects.queue.channel import Channel
 
 
 class LocalSource:
@@ -24,7 +24,7 @@ class LocalSource:
         self._lane = channel.lanes[number]
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber.objects.ends.Source`."""
+        """The next item, see :class:`~fiber._objects.handle_actions.Source`."""
         channel, lane = self._channel, self._lane
         with channel.lock:
             item = lane.take_now()
@@ -95,7 +95,7 @@ class LocalSink:
         self._lane = channel.lanes[number]
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber.objects.ends.Sink`."""
+        """Hand an item over, see :class:`~fiber._objects.handle_actions.Sink`."""
         channel, lane = self._channel, self._lane
         with channel.lock:
             if lane.put_now(item):

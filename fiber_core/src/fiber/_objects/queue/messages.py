@@ -16,9 +16,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+from fiber._wire import codec
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.transport import codec
-from fiber.transport.wire import Buffer
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber.objects.book import Progress
+from fiber._objects.queue.in_flight import Progress
 
 #: bytes that identify a page
 MARK = 16

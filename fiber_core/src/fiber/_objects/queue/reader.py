@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fiber._objects import protocol
+from fiber._objects.protocol import Mode, Op, Word
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.progress import Slot
+from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.waiting import Deadline
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.objects import protocol
-from fiber.objects.bell import Bell
-from fiber.objects.items import Item
-from fiber.objects.progress import Slot
-from fiber.objects.protocol import Mode, Op, Word
-from fiber.objects.waiting import Deadline
 
 if TYPE_CHECKING:
-    from fiber.objects.remote_channel import RemoteChannel
+    from fiber._objects.queue.remote_channel import RemoteChannel
 
 #: seconds of work at the present rate that are fetched at once
 _AHEAD = 0.002
@@ -50,7 +50,7 @@ class RemoteSource:
 
     The rate of ``take`` decides how many are asked for at once: one where it is slow. What was
     handed out is told with the next request; at once, or nearly, where writers may wait for it or
-    where the owner could not see it after our sudden death (see :mod:`fiber.objects.progress`).
+    where the owner could not see it after our sudden death (see :mod:`fiber._objects.queue.progress`).
 
     Locks: ``_lock`` guards the state. ``_wire`` is held over making and sending a message, so that
     messages arrive in the order in which they were made; the handler thread never takes it.
@@ -93,7 +93,7 @@ class RemoteSource:
     # -- the user's threads
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber.objects.ends.Source`."""
+        """The next item, see :class:`~fiber._objects.handle_actions.Source`."""
         with self._lock:
             if not self._buffer and not self._fetch(block, timeout):
                 raise queue.Empty

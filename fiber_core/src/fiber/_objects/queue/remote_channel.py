@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from fiber._objects import protocol
+from fiber._objects.address import Address
+from fiber._objects.owner import Owner
+from fiber._objects.protocol import Op, Word
+from fiber._objects.queue import messages
+from fiber._objects.queue.reader import RemoteSource
+from fiber._objects.queue.writer import DirectSink, RemoteSink
+from fiber._objects.remote import NO_PAGE, Remote
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
-from fiber.objects import items, protocol
-from fiber.objects.address import Address
-from fiber.objects.owner import Owner
-from fiber.objects.protocol import Op, Word
-from fiber.objects.remote import NO_PAGE, Remote
-from fiber.objects.sink import DirectSink, RemoteSink
-from fiber.objects.source import RemoteSource
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 _ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END, Word.READY, Word.UNREADY)
 
@@ -77,7 +78,7 @@ class RemoteChannel(Remote):
             _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
             if source is not None and source.session == session:
                 batch = body[protocol.ANSWER.size :]
-                came = items.unpack(batch) if word == Word.ITEMS else ()
+                came = messages.unpack(batch) if word == Word.ITEMS else ()
                 source.answered(word, bool(kept), first, came)
         elif word == Word.TAKEN and sink is not None:
             sink.taken(protocol.read(protocol.TAKEN, body)[2])

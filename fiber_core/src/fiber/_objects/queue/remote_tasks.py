@@ -7,14 +7,14 @@ import functools
 import threading
 import time
 
+from fiber._objects import protocol
+from fiber._objects.protocol import Op, Word
+from fiber._objects.queue.messages import Item
+from fiber._objects.queue.progress import Slot
+from fiber._objects.queue.reader import RemoteSource
+from fiber._objects.queue.remote_channel import RemoteChannel
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
-from fiber.objects import protocol
-from fiber.objects.items import Item
-from fiber.objects.progress import Slot
-from fiber.objects.protocol import Op, Word
-from fiber.objects.remote_channel import RemoteChannel
-from fiber.objects.source import RemoteSource
-from fiber.transport.wire import Message
 
 #: seconds after which the owner hears of what is done
 _TELL = 0.002
@@ -43,7 +43,7 @@ class TaskSource(RemoteSource):
         self._over = False
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber.objects.ends.Source`."""
+        """The next item, see :class:`~fiber._objects.handle_actions.Source`."""
         item = super().take(block, timeout)
         with self._counting:
             self._given += 1

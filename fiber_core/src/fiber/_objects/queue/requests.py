@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from fiber import values
-from fiber.objects.items import Item
-from fiber.objects.protocol import Mode
+from fiber._base import values
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.messages import Item
 
 #: looks at what others hold before one that does not wait is told that there is nothing for it
 _PATIENCE = 20

@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import merge
 from operator import itemgetter
 
-from fiber.objects.book import Book, Placed, Progress
-from fiber.objects.gate import Gate
-from fiber.objects.items import Item, until_none
-from fiber.objects.orders import (
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.credit_window import Gate
+from fiber._objects.queue.in_flight import Book, Placed, Progress
+from fiber._objects.queue.messages import Item, until_none
+from fiber._objects.queue.requests import (
     Accepted,
     Broken,
     Drop,
@@ -30,8 +31,7 @@ from fiber.objects.orders import (
     Request,
     Watch,
 )
-from fiber.objects.protocol import Mode
-from fiber.objects.watchers import Watchers, ended, recall, tired, unasked
+from fiber._objects.queue.watchers import Watchers, ended, recall, tired, unasked
 
 #: bytes in one delivery, more only where one item is larger
 MAX_DELIVERY = 512 * 1024

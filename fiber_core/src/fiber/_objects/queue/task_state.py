@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
 from operator import itemgetter
 
+from fiber._objects.queue.in_flight import Book, Placed, Progress
+from fiber._objects.queue.messages import Item, Laden
+from fiber._objects.queue.requests import Drop, Give, Instructions
+from fiber._objects.queue.state import Lane
 from fiber.exceptions import WireError
-from fiber.objects.book import Book, Placed, Progress
-from fiber.objects.items import Item, Laden
-from fiber.objects.lane import Lane
-from fiber.objects.orders import Drop, Give, Instructions
 
 _position = itemgetter(0)
 

@@ -12,20 +12,21 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber import values
+from fiber._base import values
+from fiber._objects import protocol
+from fiber._objects.address import Kind
+from fiber._objects.protocol import Op, Word
+from fiber._objects.queue import progress
+from fiber._objects.queue.channel import Channel
+from fiber._objects.queue.requests import Instructions
+from fiber._objects.queue.task_state import TaskLane
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
-from fiber.objects import progress, protocol
-from fiber.objects.address import Kind
-from fiber.objects.channel import Channel
-from fiber.objects.orders import Instructions
-from fiber.objects.protocol import Op, Word
-from fiber.objects.task_lane import TaskLane
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 @values.define(eq=False)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Mapping
 
-from fiber.objects.book import Book
-from fiber.objects.orders import Instructions, Nothing, Ready, Recall, Request, Unready
-from fiber.objects.protocol import Mode
+from fiber._objects.protocol import Mode
+from fiber._objects.queue.in_flight import Book
+from fiber._objects.queue.requests import Instructions, Nothing, Ready, Recall, Request, Unready
 
 
 class Watchers:

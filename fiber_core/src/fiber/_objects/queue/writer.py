@@ -14,13 +14,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from fiber._objects import protocol
+from fiber._objects.protocol import WINDOW, Op, Outcome
+from fiber._objects.queue import messages
+from fiber._objects.queue.messages import Item
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.objects import items, protocol
-from fiber.objects.items import Item
-from fiber.objects.protocol import WINDOW, Op, Outcome
 
 if TYPE_CHECKING:
-    from fiber.objects.remote_channel import RemoteChannel
+    from fiber._objects.queue.remote_channel import RemoteChannel
 
 #: most of one batch; one item may be larger
 _BATCH_ITEMS = 4096
@@ -67,7 +68,7 @@ class RemoteSink:
         self._head = protocol.PUT.pack(Op.PUT, lane)
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber.objects.ends.Sink`."""
+        """Hand an item over, see :class:`~fiber._objects.handle_actions.Sink`."""
         with self._lock:
             if self._broken or self._error is not None:
                 self._refuse()
@@ -177,7 +178,7 @@ class RemoteSink:
         while self._wire.acquire(blocking=block):
             try:
                 while (batch := self._next(window=window)) is not None:
-                    self._remote.cast([self._head, *items.pack(batch)])
+                    self._remote.cast([self._head, *messages.pack(batch)])
                     self._sent_at = time.perf_counter()
             except TransportError as error:
                 self.fail(error)
@@ -228,7 +229,7 @@ class RemoteSink:
         outcome = Outcome.BROKEN
         try:
             head = protocol.OFFER.pack(Op.OFFER, self._lane, block)
-            pending = self._remote.call([head, *items.pack([item])])
+            pending = self._remote.call([head, *messages.pack([item])])
             if not pending.wait(timeout if block else None):
                 number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._lane, pending.number)
                 self._remote.cast([number])
@@ -259,14 +260,14 @@ class DirectSink(RemoteSink):
         self._on_way = 0
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber.objects.ends.Sink`; always waits for room."""
+        """Hand an item over, see :class:`~fiber._objects.handle_actions.Sink`; always waits for room."""
         with self._wire:
             with self._lock:
                 self._room.wait_for(self._may_go_on)
                 if self._broken or self._error is not None:
                     self._refuse()
             try:
-                self._remote.cast([self._head, *items.pack([item])])
+                self._remote.cast([self._head, *messages.pack([item])])
             except TransportError as error:
                 self.fail(error)
                 with self._lock:

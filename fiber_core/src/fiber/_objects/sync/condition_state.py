@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from fiber.objects.sync.line import Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.wait_queue import Answer, Answers, Line, Request, Verdict
 
 
 class Sleepers:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fiber.objects.ends import Holdable
-from fiber.objects.sync.holding import Holding
-from fiber.objects.sync.line import Verdict
+from fiber._objects.handle_actions import Holdable
+from fiber._objects.sync.holding import Holding
+from fiber._objects.sync.wait_queue import Verdict
 
 
 class Locking(Holdable, Protocol):

@@ -7,8 +7,8 @@ import threading
 import warnings
 from types import FrameType
 
+from fiber._objects.sync.wait_queue import Verdict
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
-from fiber.objects.sync.line import Verdict
 
 
 class Holding:

@@ -6,22 +6,22 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from fiber import values
-from fiber.objects.address import Kind
-from fiber.objects.protocol import read
-from fiber.objects.shared import Shared
-from fiber.objects.sync import protocol
-from fiber.objects.sync.line import Answer, Answers, Request
-from fiber.objects.sync.protocol import SAY, Op, Word
-from fiber.objects.waiting import pass_gate
-from fiber.transport.endpoint import Peer
-from fiber.transport.wire import Kind as Frame
-from fiber.transport.wire import Message
+from fiber._base import values
+from fiber._objects.address import Kind
+from fiber._objects.owned import Shared
+from fiber._objects.protocol import read
+from fiber._objects.sync import protocol
+from fiber._objects.sync.protocol import SAY, Op, Word
+from fiber._objects.sync.wait_queue import Answer, Answers, Request
+from fiber._objects.waiting import pass_gate
+from fiber._wire.endpoint import Peer
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class Machine(Protocol):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from fiber.objects.address import Kind
-from fiber.objects.sync.gathering import Gathering
-from fiber.objects.sync.line import Answer, Answers, Request, Verdict
-from fiber.objects.sync.protocol import Op
-from fiber.objects.sync.shared import Waited
+from fiber._objects.address import Kind
+from fiber._objects.sync.barrier_state import Gathering
+from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Verdict
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class SharedBarrier(Waited):
-    """See :class:`~fiber.objects.sync.sides.Gathering`."""
+    """See :class:`~fiber._objects.sync.handle_actions.Gathering`."""
 
     def __init__(self, store: Store, parties: int) -> None:
         self._gathering = Gathering(parties)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fiber.objects.address import Kind
-from fiber.objects.sync.line import Answer, Answers, Request, Verdict
-from fiber.objects.sync.protocol import Op
-from fiber.objects.sync.shared import Waited
-from fiber.objects.sync.sleepers import Sleepers
+from fiber._objects.address import Kind
+from fiber._objects.sync.condition_state import Sleepers
+from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Verdict
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class SharedCondition(Waited):
-    """See :class:`~fiber.objects.sync.sides.Waking`."""
+    """See :class:`~fiber._objects.sync.handle_actions.Waking`."""
 
     def __init__(self, store: Store) -> None:
         self._sleepers = Sleepers()

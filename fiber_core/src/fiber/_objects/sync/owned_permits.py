@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from fiber.objects.address import Kind
-from fiber.objects.sync.holding import Held, Holding
-from fiber.objects.sync.line import TAKEN, Answer, Answers, Request, Verdict
-from fiber.objects.sync.permits import Permits
-from fiber.objects.sync.protocol import Op, Word
-from fiber.objects.sync.shared import Waited
+from fiber._objects.address import Kind
+from fiber._objects.sync.holding import Held, Holding
+from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.permits import Permits
+from fiber._objects.sync.protocol import Op, Word
+from fiber._objects.sync.wait_queue import TAKEN, Answer, Answers, Request, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class SharedPermits(Held, Waited):
-    """Its threads take permits without the wire; see :class:`~fiber.objects.sync.sides.Locking`."""
+    """Its threads take permits without the wire; see :class:`~fiber._objects.sync.handle_actions.Locking`."""
 
     def __init__(self, store: Store, kind: Kind, permits: Permits) -> None:
         super().__init__(store, kind, permits)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fiber.objects.sync.line import Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.wait_queue import Answer, Answers, Line, Request, Verdict
 
 # held by no process: it was there from the beginning, or its taker is gone
 NOBODY = object()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 import struct
 
+from fiber._objects.protocol import read
+from fiber._objects.sync.wait_queue import Verdict
+from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
-from fiber.objects.protocol import read
-from fiber.objects.sync.line import Verdict
-from fiber.transport.wire import Buffer
 
 
 class Op(enum.IntEnum):

@@ -8,19 +8,19 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fiber import values
+from fiber._base import values
+from fiber._objects.address import Address
+from fiber._objects.owner import Owner, bare
+from fiber._objects.remote import Remote
+from fiber._objects.sync import protocol
+from fiber._objects.sync.protocol import SAY, Op, Word
+from fiber._objects.sync.wait_queue import Verdict
+from fiber._objects.waiting import pass_gate
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
-from fiber.objects.address import Address
-from fiber.objects.owner import Owner, bare
-from fiber.objects.remote import Remote
-from fiber.objects.sync import protocol
-from fiber.objects.sync.line import Verdict
-from fiber.objects.sync.protocol import SAY, Op, Word
-from fiber.objects.waiting import pass_gate
-from fiber.transport.wire import Message
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 @values.frozen

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from fiber.objects.sync.line import Verdict
-from fiber.objects.sync.protocol import Op
-from fiber.objects.sync.remote import RemoteWaited, Told
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.remote import RemoteWaited, Told
+from fiber._objects.sync.wait_queue import Verdict
 
 
 class RemoteBarrier(RemoteWaited):
-    """See :class:`~fiber.objects.sync.sides.Gathering`."""
+    """See :class:`~fiber._objects.sync.handle_actions.Gathering`."""
 
     def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
         """One more is there; how it ended, and its place or the number of the action to run."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fiber.objects.sync.line import Verdict
-from fiber.objects.sync.protocol import Op
-from fiber.objects.sync.remote import RemoteWaited, Told
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.remote import RemoteWaited, Told
+from fiber._objects.sync.wait_queue import Verdict
 
 
 class RemoteCondition(RemoteWaited):
-    """See :class:`~fiber.objects.sync.sides.Waking`."""
+    """See :class:`~fiber._objects.sync.handle_actions.Waking`."""
 
     def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
         """Wait, call ``release`` once that is known, until notified; False if not in time."""

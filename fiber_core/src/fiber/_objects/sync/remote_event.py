@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fiber.objects.sync.line import Verdict
-from fiber.objects.sync.protocol import Op
-from fiber.objects.sync.remote import RemoteWaited
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.remote import RemoteWaited
+from fiber._objects.sync.wait_queue import Verdict
 
 
 class RemoteEvent(RemoteWaited):
     """Every question and every change is answered: what was set is so for everybody on return.
 
-    See :class:`~fiber.objects.sync.sides.Signalling`.
+    See :class:`~fiber._objects.sync.handle_actions.Signalling`.
     """
 
     def wait(self, timeout: float | None) -> bool:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from fiber._objects.address import Address, Kind
+from fiber._objects.owner import Owner
+from fiber._objects.sync.holding import Held, Holding
+from fiber._objects.sync.protocol import Op, Word
+from fiber._objects.sync.remote import RemoteWaited, Told
+from fiber._objects.sync.wait_queue import TAKEN, Verdict
 from fiber.exceptions import LeaseLostError, PeerLostError
-from fiber.objects.address import Address, Kind
-from fiber.objects.owner import Owner
-from fiber.objects.sync.holding import Held, Holding
-from fiber.objects.sync.line import TAKEN, Verdict
-from fiber.objects.sync.protocol import Op, Word
-from fiber.objects.sync.remote import RemoteWaited, Told
 
 if TYPE_CHECKING:
-    from fiber.objects.store import Store
+    from fiber._objects.store import Store
 
 
 class RemotePermits(Held, RemoteWaited):
     """One question for each permit, and one word for giving it back.
 
-    See :class:`~fiber.objects.sync.sides.Locking`.
+    See :class:`~fiber._objects.sync.handle_actions.Locking`.
     """
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:

@@ -6,14 +6,14 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from fiber._objects import store
+from fiber._objects.address import Kind
+from fiber._objects.sync.handle_actions import Locking
+from fiber._objects.sync.owned_permits import SharedPermits
+from fiber._objects.sync.permits import Permits
+from fiber._objects.sync.waitable import Waitable
+from fiber._wire import fork
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
-from fiber.objects import store
-from fiber.objects.address import Kind
-from fiber.objects.sync.permits import Permits
-from fiber.objects.sync.shared_permits import SharedPermits
-from fiber.objects.sync.sides import Locking
-from fiber.objects.sync.waitable import Waitable
-from fiber.transport import fork
 
 #: most permits of a semaphore; that of ``multiprocessing``
 SEM_VALUE_MAX = 2**31 - 1

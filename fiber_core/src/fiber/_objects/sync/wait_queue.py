@@ -6,7 +6,7 @@ import enum
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import WireError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from fiber.objects.ends import Holdable
-from fiber.objects.handle import Handle
-from fiber.objects.shared import Shared
-from fiber.transport import fork
+from fiber._objects.handle import Handle
+from fiber._objects.handle_actions import Holdable
+from fiber._objects.owned import Shared
+from fiber._wire import fork
 
 Side = TypeVar("Side", bound=Holdable)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fiber._wire.accept_thread import Accepting, private_listener
 from fiber.exceptions import FiberError
-from fiber.transport.accepting import Accepting, private_listener
 
 __all__ = ["Control", "ask"]
 

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from fiber._ring.command_rings.records import Record
 from fiber.exceptions import FiberError
-from fiber.ring_jobs.records import Record
 
 __all__ = ["left"]
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from typing import Any
 
-from fiber import values
+from fiber._base import values
 
 __all__ = ["Finished", "Line", "Work"]
 

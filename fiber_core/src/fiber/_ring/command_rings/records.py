@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fiber import values
+from fiber._base import values
+from fiber._ring.model import RingStatus
 from fiber.backend_parts.liveness import (
     Claim,
     Liveness,
@@ -22,7 +23,6 @@ from fiber.backend_parts.liveness import (
     remove_claimed,
 )
 from fiber.exceptions import FiberError
-from fiber.ring.model import RingStatus
 
 __all__ = ["Record", "described", "find", "records", "state_folder"]
 

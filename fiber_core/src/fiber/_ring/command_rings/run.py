@@ -9,14 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fiber import queues, runtime
-from fiber.ring.errors import RingError
-from fiber.ring.model import RingPhase, RingStatus
-from fiber.ring.ring import Ring
-from fiber.ring_jobs import totals
-from fiber.ring_jobs.control import Control
-from fiber.ring_jobs.records import Record, described
-from fiber.ring_jobs.work import Finished, Line, Work
+from fiber import queues
+from fiber._ring.command_rings import totals
+from fiber._ring.command_rings.control import Control
+from fiber._ring.command_rings.member import Finished, Line, Work
+from fiber._ring.command_rings.records import Record, described
+from fiber._ring.errors import RingError
+from fiber._ring.model import RingPhase, RingStatus
+from fiber._ring.ring import Ring
+from fiber._runtime import runtime
 
 __all__ = ["run"]
 
@@ -40,7 +41,7 @@ def run(
         argv: the command.
         workers: how many jobs.
         begun: called once it has been started.
-        **options: of :class:`~fiber.ring.ring.Ring`.
+        **options: of :class:`~fiber._ring.ring.Ring`.
 
     Raises:
         FiberError: the ring cannot be started.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fiber._ring.command_rings.control import ask
+from fiber._ring.command_rings.records import Record
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
-from fiber.ring_jobs.control import ask
-from fiber.ring_jobs.records import Record
 
 __all__ = ["is_over", "standing", "tell"]
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fiber import values
-from fiber.ring.counters import RingCounters
-from fiber.ring_jobs.records import state_folder
+from fiber._base import values
+from fiber._ring.command_rings.records import state_folder
+from fiber._ring.counters import RingCounters
 
 __all__ = ["count", "to_prometheus", "totals"]
 

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from fiber._ring.framework import RingFramework
 from fiber.exceptions import FiberError, PluginClashError
-from fiber.ring.framework import RingFramework
 
 __all__ = ["built_in", "find_framework", "frameworks"]
 
 
 def built_in() -> list[RingFramework]:
     """Those of the core."""
-    from fiber.ring.frameworks.dmlc import MXNet, XGBoost
-    from fiber.ring.frameworks.horovod import Horovod
-    from fiber.ring.frameworks.hosts import MPI, DeepSpeed
-    from fiber.ring.frameworks.jax import Jax
-    from fiber.ring.frameworks.tensorflow import TensorFlow
-    from fiber.ring.frameworks.torch import Torch
+    from fiber._ring.frameworks.dmlc import MXNet, XGBoost
+    from fiber._ring.frameworks.horovod import Horovod
+    from fiber._ring.frameworks.hosts import MPI, DeepSpeed
+    from fiber._ring.frameworks.jax import Jax
+    from fiber._ring.frameworks.tensorflow import TensorFlow
+    from fiber._ring.frameworks.torch import Torch
 
     return [DeepSpeed(), Horovod(), Jax(), MPI(), MXNet(), TensorFlow(), Torch(), XGBoost()]
 
@@ -30,7 +30,7 @@ def frameworks() -> Mapping[str, RingFramework]:
     Raises:
         PluginClashError: two distributions offer the same name.
     """
-    from fiber import runtime
+    from fiber._runtime import runtime
 
     found: dict[str, RingFramework] = {}
     sources: dict[str, Any] = {}

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from fiber.ring.framework import RingFramework
-from fiber.ring.view import RingView
+from fiber._ring.framework import RingFramework
+from fiber._ring.view import RingView
 
 __all__ = ["MXNet", "XGBoost"]
 

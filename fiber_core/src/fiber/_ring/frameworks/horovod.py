@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fiber.ring.framework import RingFramework
-from fiber.ring.frameworks.hosts import write_files
-from fiber.ring.frameworks.rendezvous import Rendezvous
-from fiber.ring.view import RingView
+from fiber._ring.framework import RingFramework
+from fiber._ring.frameworks.hosts import write_files
+from fiber._ring.frameworks.rendezvous import Rendezvous
+from fiber._ring.view import RingView
 
 __all__ = ["Horovod"]
 

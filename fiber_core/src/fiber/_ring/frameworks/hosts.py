@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber.ring.framework import RingFramework
-from fiber.ring.frameworks.torch import Torch
-from fiber.ring.view import RingView
+from fiber._ring.framework import RingFramework
+from fiber._ring.frameworks.torch import Torch
+from fiber._ring.view import RingView
 
 __all__ = ["MPI", "DeepSpeed", "hostfile", "write_files"]
 

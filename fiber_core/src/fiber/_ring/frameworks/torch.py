@@ -2,8 +2,8 @@
 
 Ranks meet at a store of torch's, which asks nobody who they are. So it listens on loopback in the
 process of rank 0, and members on other hosts reach it through a port of their own loopback, see
-:mod:`fiber.ring.forwarding`. A torchrun in a member has its own ranks meet in the same way: by the
-rendezvous backend ``fiber``, see :mod:`fiber.ring.frameworks.torchrun`, which asks its member at a
+:mod:`fiber._ring.forwarding`. A torchrun in a member has its own ranks meet in the same way: by the
+rendezvous backend ``fiber``, see :mod:`fiber._ring.frameworks.torchrun`, which asks its member at a
 Unix socket.
 """
 
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fiber.ring.forwarding import (
+from fiber._ring.forwarding import (
     LOOPBACK,
     Forwarder,
     Gateway,
@@ -26,10 +26,10 @@ from fiber.ring.forwarding import (
     Streams,
     loopback_listener,
 )
-from fiber.ring.framework import RingFramework
-from fiber.ring.frameworks import torchrun
-from fiber.ring.frameworks.torchrun import VersionedState
-from fiber.ring.view import RingView
+from fiber._ring.framework import RingFramework
+from fiber._ring.frameworks import torchrun
+from fiber._ring.frameworks.torchrun import VersionedState
+from fiber._ring.view import RingView
 
 if TYPE_CHECKING:
     from fiber.pipes import Connection

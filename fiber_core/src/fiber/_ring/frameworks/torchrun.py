@@ -22,7 +22,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-from fiber.ring.forwarding import LOOPBACK, Forwarder
+from fiber._ring.forwarding import LOOPBACK, Forwarder
 
 __all__ = [
     "NAME",

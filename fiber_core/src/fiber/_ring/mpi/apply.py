@@ -6,17 +6,17 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fiber import values
+from fiber._base import values
+from fiber._ring.mpi.arguments import maps_ranks, read_mpirun
+from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.plan import Plan
+from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest
-from fiber.mpi.crew import Need
-from fiber.mpi.hosts import Host
-from fiber.mpi.plan import Plan
-from fiber.mpi.vigil import Verdict
-from fiber.mpi.words import maps_ranks, read_mpirun
 
 if TYPE_CHECKING:
-    from fiber.mpi.manifest import MpiJob
+    from fiber._ring.mpi.manifest import MpiJob
 
 __all__ = ["fitted", "plan_of", "try_again"]
 

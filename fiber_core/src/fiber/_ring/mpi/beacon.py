@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from fiber.mpi.messages import Address
-from fiber.transport.accepting import Accepting
+from fiber._ring.mpi.messages import Address
+from fiber._wire.accept_thread import Accepting
 
 __all__ = ["Beacon", "addresses", "dial"]
 

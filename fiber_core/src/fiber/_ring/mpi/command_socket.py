@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber.mpi.streams import Execution
-from fiber.transport.accepting import Accepting, private_listener
+from fiber._ring.mpi.streams import Execution
+from fiber._wire.accept_thread import Accepting, private_listener
 
 __all__ = ["Call", "Door"]
 

@@ -12,16 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from fiber import runtime, values
+from fiber._base import values
+from fiber._ring.mpi import messages
+from fiber._ring.mpi.station import serve
+from fiber._runtime import runtime
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Gang, ResourceRequest, Volume
-from fiber.mpi import messages
-from fiber.mpi.station import serve
 from fiber.pipes import Pipe
 from fiber.process import Process
 
 if TYPE_CHECKING:
-    from fiber.launch.child import Child
+    from fiber._launch.child import Child
     from fiber.model import JobStatus
 
 __all__ = ["Crew", "Event", "Lost", "Need"]

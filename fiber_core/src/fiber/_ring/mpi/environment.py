@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fiber import values
-from fiber.mpi.stacks import Family, Stack
+from fiber._base import values
+from fiber._ring.mpi.implementations import Family, Stack
 
 __all__ = ["Ground", "arguments", "environment", "member_environment", "wishes"]
 

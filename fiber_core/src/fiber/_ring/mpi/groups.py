@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fiber import values
-from fiber.config_values import parse_cpu, parse_memory
+from fiber._base import values
+from fiber._config.convert import parse_cpu, parse_memory
+from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.hosts import Host
 from fiber.model import ResourceRequest
-from fiber.mpi.crew import Need
-from fiber.mpi.hosts import Host
 
 __all__ = ["MemberGroup", "arranged", "joined", "read_group"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import FiberError
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from fiber import values
+from fiber._base import values
 from fiber.exceptions import FiberError
 
 __all__ = ["Family", "Stack", "recognise"]

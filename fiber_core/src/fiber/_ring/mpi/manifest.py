@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from fiber import values
+from fiber._base import values
+from fiber._ring.mpi.crew import Need
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 from fiber.model.quantity import megabytes
-from fiber.mpi.crew import Need
 
 __all__ = ["MpiJob", "read"]
 

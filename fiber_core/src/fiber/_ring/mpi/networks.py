@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from fiber import values
+from fiber._base import values
+from fiber._ring.mpi.messages import Address, Up
 from fiber.exceptions import FiberError
-from fiber.mpi.messages import Address, Up
 
 __all__ = ["Networks", "choose", "targets"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fiber import values
-from fiber.mpi.crew import Need
-from fiber.mpi.hosts import Host, expected_hosts
+from fiber._base import values
+from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.hosts import Host, expected_hosts
 
 __all__ = ["LAUNCHER", "Plan"]
 

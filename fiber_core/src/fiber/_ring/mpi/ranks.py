@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from fiber.mpi.messages import RankEnded, RankUp
+from fiber._ring.mpi.messages import RankEnded, RankUp
 
 __all__ = ["FOLDER", "MEMBER", "STRAY", "RankDesk", "wrapped"]
 

@@ -9,10 +9,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from fiber.mpi.conductor import Conductor, Stopped
-from fiber.mpi.crew import Crew
-from fiber.mpi.plan import Plan
-from fiber.mpi.vigil import Verdict
+from fiber._ring.mpi.conductor import Conductor, Stopped
+from fiber._ring.mpi.crew import Crew
+from fiber._ring.mpi.plan import Plan
+from fiber._ring.mpi.vigil import Verdict
 
 __all__ = ["run"]
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fiber import runtime
-from fiber.launch import rundir
-from fiber.launch.supervisor.kernel import adopt_orphans
-from fiber.mpi import agent, messages
-from fiber.mpi.beacon import Beacon, addresses, dial
-from fiber.mpi.door import Call, Door
-from fiber.mpi.hostname import rename
-from fiber.mpi.ranks import FOLDER, MEMBER, RankDesk
-from fiber.mpi.streams import Command, Execution
+from fiber._agent import rundir
+from fiber._agent.supervisor.kernel import adopt_orphans
+from fiber._ring.mpi import agent, messages
+from fiber._ring.mpi.beacon import Beacon, addresses, dial
+from fiber._ring.mpi.command_socket import Call, Door
+from fiber._ring.mpi.hostname import rename
+from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankDesk
+from fiber._ring.mpi.streams import Command, Execution
+from fiber._runtime import runtime
 
 __all__ = ["AGENT", "serve"]
 

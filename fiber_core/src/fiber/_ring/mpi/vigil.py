@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from fiber import values
-from fiber.mpi.hosts import Host, mismatches
-from fiber.mpi.ranks import STRAY
+from fiber._base import values
+from fiber._ring.mpi.hosts import Host, mismatches
+from fiber._ring.mpi.ranks import STRAY
 
 __all__ = ["Begin", "Instruction", "Send", "Verdict", "Vigil", "ended_how"]
 

@@ -1,6 +1,17 @@
 """What becomes of work while workers come, run, stall and die: pure state, the clock is passed in."""
 
-from fiber.pending.events import (
+from fiber._tasks.pending.commands import (
+    Abandon,
+    Accept,
+    CallDone,
+    Dispatch,
+    Instruction,
+    Requeue,
+    Retire,
+    Revoke,
+    Withdraw,
+)
+from fiber._tasks.pending.events import (
     CallAdded,
     CallDropped,
     Event,
@@ -15,20 +26,9 @@ from fiber.pending.events import (
     WorkerJoined,
     WorkerLost,
 )
-from fiber.pending.instructions import (
-    Abandon,
-    Accept,
-    CallDone,
-    Dispatch,
-    Instruction,
-    Requeue,
-    Retire,
-    Revoke,
-    Withdraw,
-)
-from fiber.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
-from fiber.pending.table import PendingTable
-from fiber.pending.views import CallView, HeldView, Snapshot, WorkerView
+from fiber._tasks.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
+from fiber._tasks.pending.table import PendingTable
+from fiber._tasks.pending.views import CallView, HeldView, Snapshot, WorkerView
 
 __all__ = [
     "Abandon",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from fiber.pending.batching import batch_units
-from fiber.pending.calls import Call
-from fiber.pending.instructions import Dispatch, Instruction
-from fiber.pending.ledger import Ledger
-from fiber.pending.policy import BatchPolicy
-from fiber.pending.workers import Entry, Worker
+from fiber._tasks.pending.batching import batch_units
+from fiber._tasks.pending.calls import Call
+from fiber._tasks.pending.commands import Dispatch, Instruction
+from fiber._tasks.pending.ledger import Ledger
+from fiber._tasks.pending.policy import BatchPolicy
+from fiber._tasks.pending.workers import Entry, Worker
 
 
 class Giver:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from fiber.pending.policy import BatchPolicy
+from fiber._tasks.pending.policy import BatchPolicy
 
 if TYPE_CHECKING:
-    from fiber.pending.workers import Worker
+    from fiber._tasks.pending.workers import Worker
 
 #: reports that are remembered
 WINDOW = 64

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from fiber.pending.ranges import Range
+from fiber._tasks.pending.ranges import Range
 
 if TYPE_CHECKING:
+    from fiber._tasks.pending.batching import Pace
+    from fiber._tasks.pending.duplicates import Contest
     from fiber.model.task import Attempt
-    from fiber.pending.batching import Pace
-    from fiber.pending.contests import Contest
 
 
 class Tally:

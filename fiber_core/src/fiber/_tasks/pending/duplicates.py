@@ -10,10 +10,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fiber.pending.ranges import Range, RangeSet
+from fiber._tasks.pending.ranges import Range, RangeSet
 
 if TYPE_CHECKING:
-    from fiber.pending.workers import Entry
+    from fiber._tasks.pending.workers import Entry
 
 
 class Contest:

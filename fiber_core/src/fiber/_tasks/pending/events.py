@@ -7,7 +7,7 @@ items ``[start, stop)`` of one call, made of whole units, that was given to one 
 
 from __future__ import annotations
 
-from fiber import values
+from fiber._base import values
 from fiber.model.task import Attempt
 
 
@@ -143,7 +143,7 @@ class SizeObserved:
 
 @values.frozen
 class Tick:
-    """Time passed; due at :meth:`~fiber.pending.table.PendingTable.next_deadline`."""
+    """Time passed; due at :meth:`~fiber._tasks.pending.table.PendingTable.next_deadline`."""
 
 
 Event = (

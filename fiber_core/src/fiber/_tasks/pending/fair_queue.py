@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from fiber.pending.calls import Call
+from fiber._tasks.pending.calls import Call
 
 
 class Lines:

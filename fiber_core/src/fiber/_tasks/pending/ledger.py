@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fiber.model.task import Attempt
-from fiber.pending.batching import Pace
-from fiber.pending.calls import Call, Tally
-from fiber.pending.instructions import (
+from fiber._tasks.pending.batching import Pace
+from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.commands import (
     Abandon,
     Accept,
     CallDone,
@@ -16,10 +15,11 @@ from fiber.pending.instructions import (
     Retire,
     Withdraw,
 )
-from fiber.pending.lines import Lines
-from fiber.pending.ranges import Range
-from fiber.pending.watch import Watch
-from fiber.pending.workers import Asked, Entry, Lobby, Worker
+from fiber._tasks.pending.fair_queue import Lines
+from fiber._tasks.pending.ranges import Range
+from fiber._tasks.pending.stragglers import Watch
+from fiber._tasks.pending.workers import Asked, Entry, Lobby, Worker
+from fiber.model.task import Attempt
 
 #: kinds of calls whose durations are remembered
 KINDS = 256

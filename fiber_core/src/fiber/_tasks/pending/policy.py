@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fiber import values
+from fiber._base import values
 
 _at_least_one = values.ge(1)
 _positive = values.gt(0.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fiber._tasks.pending.calls import Call
+from fiber._tasks.pending.commands import Instruction, Revoke
+from fiber._tasks.pending.duplicates import Contest
+from fiber._tasks.pending.events import RevokeAnswered
+from fiber._tasks.pending.ledger import Ledger
+from fiber._tasks.pending.workers import Asked, Worker
 from fiber.exceptions import WireError
-from fiber.pending.calls import Call
-from fiber.pending.contests import Contest
-from fiber.pending.events import RevokeAnswered
-from fiber.pending.instructions import Instruction, Revoke
-from fiber.pending.ledger import Ledger
-from fiber.pending.workers import Asked, Worker
 
 
 class Revoker:

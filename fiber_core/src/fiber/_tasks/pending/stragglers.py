@@ -6,8 +6,8 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 
-from fiber.pending.policy import RevokePolicy
-from fiber.pending.workers import Asked, Entry, Worker
+from fiber._tasks.pending.policy import RevokePolicy
+from fiber._tasks.pending.workers import Asked, Entry, Worker
 
 
 class Watch:

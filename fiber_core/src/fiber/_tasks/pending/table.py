@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from fiber._tasks.pending import events, views
+from fiber._tasks.pending.assignment import Giver
+from fiber._tasks.pending.calls import Call
+from fiber._tasks.pending.commands import Instruction
+from fiber._tasks.pending.ledger import Ledger
+from fiber._tasks.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
+from fiber._tasks.pending.revoking import Revoker
+from fiber._tasks.pending.stragglers import Watch
+from fiber._tasks.pending.workers import Worker
 from fiber.exceptions import WireError
-from fiber.pending import events, views
-from fiber.pending.calls import Call
-from fiber.pending.giving import Giver
-from fiber.pending.instructions import Instruction
-from fiber.pending.ledger import Ledger
-from fiber.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
-from fiber.pending.revoking import Revoker
-from fiber.pending.watch import Watch
-from fiber.pending.workers import Worker
 
 
 class PendingTable:
@@ -91,7 +91,7 @@ class PendingTable:
         return out
 
     def next_deadline(self) -> float | None:
-        """When a :class:`~fiber.pending.events.Tick` must come; None where none need."""
+        """When a :class:`~fiber._tasks.pending.events.Tick` must come; None where none need."""
         return self._ledger.watch.next_deadline(len(self._ledger.lobby.idle))
 
     # What the dispatcher may look at.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fiber import values
-from fiber.pending.calls import Call
-from fiber.pending.workers import Entry, Worker
+from fiber._base import values
+from fiber._tasks.pending.calls import Call
+from fiber._tasks.pending.workers import Entry, Worker
 
 
 @values.frozen(kw_only=True)

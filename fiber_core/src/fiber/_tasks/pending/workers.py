@@ -8,8 +8,8 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fiber.pending.batching import Pace
-    from fiber.pending.calls import Call
+    from fiber._tasks.pending.batching import Pace
+    from fiber._tasks.pending.calls import Call
 
 #: entries on a worker at most
 MAX_HELD = 2

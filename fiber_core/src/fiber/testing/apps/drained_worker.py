@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.testing.masters import begin, tell
 
 _TASKS = 60

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 from fiber.exceptions import BackendUnavailableError
 from fiber.testing.masters import begin, tell
 

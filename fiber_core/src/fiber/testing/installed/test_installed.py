@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 import pytest
 
+from fiber._agent.resources.probe import probe_argv
+from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend, ResourceProvider
 from fiber.model import BackendContext, Volume
-from fiber.plugins import load_plugins
-from fiber.resources.probe import probe_argv
 from fiber.testing import (
     BackendConformance,
     HostWitness,
@@ -30,8 +30,8 @@ _PLUGINS = load_plugins()
 
 
 def _open(context: BackendContext) -> Backend:
-    from fiber.backend import load_backend
-    from fiber.config import load_config
+    from fiber._config.settings import load_config
+    from fiber._plugins.backend_choice import load_backend
 
     info = _PLUGINS.find_backend(_TARGET["backend"])
     config = load_config({}, backend_info=info, backends=tuple(_PLUGINS.backends().values()))

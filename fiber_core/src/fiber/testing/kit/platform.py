@@ -12,11 +12,11 @@ from typing import NoReturn
 import attrs
 import pytest
 
+from fiber._agent import rundir
+from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
-from fiber.launch import rundir
 from fiber.model import BackendContext, Capabilities, Volume
-from fiber.plugins import load_plugins
 from fiber.testing.kit.base import Facts, Kit
 from fiber.testing.kit.driver import Driver
 from fiber.testing.witness import Witness

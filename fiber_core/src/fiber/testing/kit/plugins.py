@@ -15,12 +15,12 @@ from types import ModuleType
 import attrs
 import pytest
 
+from fiber._config.convert import build, convert, settings_of
+from fiber._plugins.manager import Plugins, load_plugins
+from fiber._plugins.registry import Source
 from fiber.abc import API_VERSION
-from fiber.config_values import build, convert, settings_of
 from fiber.hookspecs import PROJECT
 from fiber.model import BackendClaim, Capabilities
-from fiber.plugin_names import Source
-from fiber.plugins import Plugins, load_plugins
 from fiber.testing.kit.base import Facts, Kit
 
 __all__ = ["PluginConformance"]

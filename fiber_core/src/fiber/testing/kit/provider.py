@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 import pytest
 
+from fiber._agent.resources.probe import probe
 from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model import Device
-from fiber.resources.probe import probe
 from fiber.testing.kit.base import Facts, Kit
 
 __all__ = ["ResourceProviderConformance"]

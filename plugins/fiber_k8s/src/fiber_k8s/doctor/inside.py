@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from fiber._wire.interfaces import interfaces
 from fiber.exceptions import BackendError
 from fiber.model import Check, ReasonKind
-from fiber.transport.interfaces import interfaces
 from fiber_k8s.address import choose
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig

@@ -29,7 +29,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: seconds for any one question, and for which a listener waits to be dialled
 _TIMEOUT = 10.0
 _LISTENS = 120.0
-_TRIED = "import cloudpickle, pynng, fiber, fiber.launch.job"
+_TRIED = "import cloudpickle, pynng, fiber, fiber._agent.job"
 
 
 def main(words: list[str]) -> int:

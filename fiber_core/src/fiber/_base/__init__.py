@@ -1,0 +1,1 @@
+"""Helpers without any knowledge of Fiber: classes of values, entry points, background threads."""

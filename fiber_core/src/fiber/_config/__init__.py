@@ -1,0 +1,1 @@
+"""Settings: typed, validated, each with its origin."""

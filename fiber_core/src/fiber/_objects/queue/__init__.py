@@ -1,0 +1,1 @@
+"""Queues and pipes: state at their owner, readers and writers everywhere."""

@@ -1,0 +1,1 @@
+"""Groups of worker processes: how many there are, and what each is given to do."""
