@@ -295,7 +295,7 @@ class TestSilence:
 STOPPED_MASTER = """
 import json, sys, time
 import fiber
-from fiber import plugins
+from fiber._plugins import manager
 from fiber.hookspecs import hookimpl
 
 lost = []
@@ -310,8 +310,8 @@ def work(n):
     return n
 
 if __name__ == "__main__":
-    load = plugins.load_plugins
-    plugins.load_plugins = lambda **k: load(extra=[Watch()], **k)
+    load = manager.load_plugins
+    manager.load_plugins = lambda **k: load(extra=[Watch()], **k)
     with fiber.Pool(3) as pool:
         pool.map(work, range(30))
         before = sorted(process.pid for process in pool._pool)

@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<Q")
 #: has no module of its own by the name of __main__, as a process that fiber starts has none
 _SCRIPT = """
 import struct, sys, types
-from fiber._wire import codec, wire
+from fiber._wire import codec, frames
 module = types.ModuleType("__mp_main__")
 sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 codec.set_main_by_reference(sys.argv[1] == "by reference")
@@ -30,9 +30,9 @@ while head := given.read(8):
     try:
         function, arguments = codec.loads(memoryview(body))
         answer = True, function(*arguments)
-        whole = wire.joined(codec.dumps(answer))
+        whole = frames.joined(codec.dumps(answer))
     except Exception as error:
-        whole = wire.joined(codec.dumps((False, codec.with_traceback(error))))
+        whole = frames.joined(codec.dumps((False, codec.with_traceback(error))))
     taken.write(length.pack(len(whole)) + whole)
     taken.flush()
 """

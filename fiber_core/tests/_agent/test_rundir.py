@@ -24,7 +24,7 @@ def runtime(monkeypatch):
 
 BEGIN = """
 import sys
-from fiber._launch import rundir
+from fiber._agent import rundir
 print(rundir.create(sys.argv[1], "some", detached="detached" in sys.argv), flush=True)
 """
 

@@ -136,7 +136,7 @@ class TestUnknown:
 
 class TestEnvironment:
     def warnings(self, placer, caplog, **environ):
-        with caplog.at_level(logging.WARNING, "fiber._config.settings"):
+        with caplog.at_level(logging.WARNING, "fiber.config"):
             placer.add_environ(environ)
         return caplog.messages
 

@@ -122,7 +122,7 @@ class TestToml:
 
     def test_the_own_file_wins_and_says_so(self, tmp_path, caplog):
         (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
-        with caplog.at_level(logging.DEBUG, "fiber._config.settings"):
+        with caplog.at_level(logging.DEBUG, "fiber.config"):
             found = toml(tmp_path, "[tool.fiber]\ncpu = 2\nmemory = 3\n")
 
         assert values(found) == {"cpu": "1"}

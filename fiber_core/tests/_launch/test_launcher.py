@@ -435,7 +435,7 @@ class Clock:
         self._runtime = runtime
         self._now = 1000.0
         time = SimpleNamespace(monotonic=lambda: self._now)
-        for module in ("launcher", "overseer"):
+        for module in ("launcher", "remote_monitor"):
             monkeypatch.setattr(f"fiber._launch.{module}.time", time)
 
     def pass_by(self, seconds, *, at_once=False):

@@ -465,7 +465,7 @@ class TestNotifications:
                 heard.append((job, current.state))
 
         loaded = load_plugins(entry_points=(), extra=[Raises(), Hears(), Raises()])
-        with caplog.at_level(logging.WARNING, "fiber._plugins.manager"):
+        with caplog.at_level(logging.WARNING, "fiber.plugins"):
             loaded.notify(
                 "fiber_job_changed",
                 job="j",

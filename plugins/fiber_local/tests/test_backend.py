@@ -540,7 +540,7 @@ def test_whoever_reads_the_submitters_output_does_not_wait_for_a_detached_job(tm
     script = tmp_path / "submit.py"
     script.write_text(
         "import sys\n"
-        "from fiber._launch import rundir\n"
+        "from fiber._agent import rundir\n"
         "from fiber.model import BackendContext, JobSpec\n"
         "from fiber_local.backend import LocalBackend\n"
         "folder = rundir.create(sys.argv[1], 'local', detached=True)\n"

@@ -16,7 +16,7 @@ from fiber._agent.job.folder import JobFolder
 folder = JobFolder('0123abcd')
 print(folder.path, flush=True)
 """
-SWEEP = "from fiber._agent.job import folders; print(folders.sweep(), flush=True)"
+SWEEP = "from fiber._agent.job import folder; print(folder.sweep(), flush=True)"
 
 
 @pytest.fixture(autouse=True)

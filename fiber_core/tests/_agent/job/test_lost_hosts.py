@@ -8,7 +8,7 @@ import pytest
 
 BEGIN = """
     import fiber
-    from fiber import runtime
+    from fiber._runtime import runtime
     from fiber._launch import launcher
 
     if __name__ == "__main__":

@@ -62,8 +62,8 @@ class TestOneThatIsStartedEarly:
     def test_ends_with_a_program_that_never_needs_it(self):
         program = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from fiber._agent.supervisor import early\n"
-            "early.start_early(); print(early._early.process.pid)"
+            "from fiber._agent.supervisor import prestart\n"
+            "prestart.start_early(); print(prestart._early.process.pid)"
         )
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], check=True, capture_output=True

@@ -18,7 +18,7 @@ from k8s_masters import Ends
 SQUARES = """
 import os, threading, time
 import fiber
-from fiber import runtime
+from fiber._runtime import runtime
 
 def square(n):
     if os.path.exists("/tmp/hungry"):
