@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fiber._base.callbacks import Callbacks
-from fiber._runtime import bootstrap, runtime
-from fiber._runtime.bootstrap import Instructions
+from fiber._agent import instructions as job_instructions
+from fiber._agent.instructions import Instructions
+from fiber._base.serial_executor import Callbacks
+from fiber._runtime import runtime
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.modes import Mode
+from fiber._tasks.protocol import Mode
 from fiber._tasks.worker import Worker
 from fiber._wire.handshake import Hello
 from fiber.exceptions import PeerLostError
@@ -141,7 +142,7 @@ class _Worker(Worker):
 
     def __init__(self, instructions: Instructions, index: int, target: int) -> None:
         hello = Hello.mine(instructions.ident_of(index))
-        self.link = bootstrap.dial(instructions, hello)
+        self.link = job_instructions.dial(instructions, hello)
         super().__init__(self.link, target, self._never)
         self._attendant = _Nobody()  # type: ignore[assignment] # all that is asked of it
 

@@ -110,7 +110,7 @@ def _counted(contender: str) -> Iterator[list[int]]:
             watch(Connection, "_send_bytes", lambda *arguments: len(arguments[1]))
         else:
             from fiber._objects.memory.sealed import Draft
-            from fiber._wire.peer import Peer
+            from fiber._wire.endpoint import Peer
 
             watch(Draft, "write", lambda *arguments: len(arguments[2]))
             # behind the peer itself, kind, target and number; there may be none

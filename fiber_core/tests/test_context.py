@@ -15,8 +15,8 @@ import pytest
 
 import fiber
 import fiber.context
+from fiber._agent.supervisor import preload
 from fiber._base import start_methods
-from fiber._launch import preloads
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -247,14 +247,14 @@ def test_a_child_is_interrupted_as_by_ctrl_c():
 
 
 def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
-    monkeypatch.setattr(preloads, "_wanted", [])
+    monkeypatch.setattr(preload, "_wanted", [])
     seen = []
 
     class Backend:
         def preload(self, modules):
             seen.append(modules)
 
-    teller = preloads.Teller(Backend())
+    teller = preload.Teller(Backend())
     teller.tell()
     fiber.set_forkserver_preload(["__main__", "decimal"])
     teller.tell()

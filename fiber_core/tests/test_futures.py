@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.callbacks import Callbacks
+from fiber._base.serial_executor import Callbacks
 from fiber.exceptions import StartError
-from fiber.futures import BrokenExecutor, Lane
+from fiber.executor import BrokenExecutor, Lane
 from tasks_world import Master
 
 

@@ -7,7 +7,7 @@ from multiprocessing import TimeoutError as MpTimeoutError
 
 import pytest
 
-from fiber._base.callbacks import Callbacks
+from fiber._base.serial_executor import Callbacks
 from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.results import (
     AsyncResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fiber.streams import Stream, UnorderedStream
+from fiber.results import Stream, UnorderedStream
 
 
 def test_what_has_come_is_had_without_waiting():

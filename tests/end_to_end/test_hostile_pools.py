@@ -20,7 +20,7 @@ import pytest
 import fiber
 import pool_tasks as tasks
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.functions import Functions
+from fiber._tasks.worker import Functions
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
 

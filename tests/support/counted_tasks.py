@@ -7,7 +7,7 @@ import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
-from fiber._tasks import batch
+from fiber._tasks import worker
 
 #: seconds by the clock that :func:`own_clock` gives this process
 _now = 0.0
@@ -15,7 +15,7 @@ _now = 0.0
 
 def own_clock() -> None:
     """Initialize a worker: what its tasks are said to take is all that its entries take."""
-    batch.time = SimpleNamespace(perf_counter=lambda: _now)
+    worker.time = SimpleNamespace(perf_counter=lambda: _now)
 
 
 def micro(item: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fiber._agent.supervisor.exit_report import judge
+from fiber._agent.supervisor.jobs import judge
 from fiber.model import JobSpec, ProcessStatus
 
 SPEC = JobSpec(

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from fiber._launch.router import Ways
+from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
 from fiber._objects.queue.ready_fd import Bell
@@ -45,7 +45,7 @@ class Node:
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
         self.reactor = Reactor(f"test-{ident}")
         self.instructions = None
-        self.ways = Ways(self)  # type: ignore[arg-type] # it has what they ask of it
+        self.router = Router(self)  # type: ignore[arg-type] # it has what they ask of it
         self.endpoint = Endpoint(RUN, self.hello, self.reactor)
         self.endpoint.listen(address("ipc", folder))
         self._targets = itertools.count(1)

@@ -21,7 +21,7 @@ from fiber._tasks.pending import (
     WorkerLost,
 )
 from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 
 #: seconds after which an unanswered revoke lets the same units go elsewhere
 PATIENCE = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fiber._ring import events
-from fiber._ring.commands import (
+from fiber._ring.events import (
     Admit,
     Change,
     Collect,

@@ -14,15 +14,8 @@ if TYPE_CHECKING:
     import socket
     from typing import BinaryIO
 
-    from fiber.model import (
-        Capacity,
-        Check,
-        Device,
-        Job,
-        JobSpec,
-        JobStatus,
-        Reach,
-    )
+    from fiber.model.job import Capacity, Check, Job, JobSpec, JobStatus, Reach
+    from fiber.model.resource import Device
 
 __all__ = ["API_VERSION", "Backend", "ResourceProvider"]
 

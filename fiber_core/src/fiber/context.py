@@ -223,10 +223,10 @@ class BaseContext(_stdlib.BaseContext):
         if not all(type(name) is str for name in module_names):
             msg = "module_names must be a list of strings"
             raise TypeError(msg)
-        from fiber._launch import preloads
+        from fiber._agent.supervisor import preload
 
         # each child loads __main__ for itself
-        preloads.want([name for name in module_names if name != "__main__"])
+        preload.want([name for name in module_names if name != "__main__"])
 
     def allow_connection_pickling(self) -> None:
         """Nothing: connections are pickled without it."""

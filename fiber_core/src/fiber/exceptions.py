@@ -40,7 +40,7 @@ from multiprocessing import ProcessError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fiber.model.task import Attempt
+    from fiber.model.job import Attempt
 
 __all__ = [
     "AmbiguousImageError",

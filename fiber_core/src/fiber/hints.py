@@ -9,8 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from fiber._base import light_values, values
-from fiber.model.quantity import megabytes
-from fiber.model.resource import ResourceRequest
+from fiber.model.resource import ResourceRequest, megabytes
 
 __all__ = ["Meta", "get_meta", "meta"]
 

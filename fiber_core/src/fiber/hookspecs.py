@@ -7,14 +7,13 @@ Implementations may accept fewer arguments than a specification names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
     import click
 
-    from fiber._ring.framework import RingFramework
     from fiber.abc import Backend, ResourceProvider
     from fiber.model import (
         BackendClaim,
@@ -106,8 +105,9 @@ def fiber_commands() -> Iterable[click.Command]:  # type: ignore[empty-body]
 
 
 @hookspec
-def fiber_ring_frameworks() -> Iterable[RingFramework]:  # type: ignore[empty-body]
+def fiber_ring_frameworks() -> Iterable[Any]:  # type: ignore[empty-body]
     """Fires when a ring is made for a framework; return those that this plugin prepares rings for.
 
-    Making the values must not import the framework. All answers are collected.
+    The values are instances of :class:`fiber.experimental.RingFramework`. Making them must not
+    import the framework. All answers are collected.
     """

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fiber._runtime.start import starting
-from fiber._tasks.modes import Mode
+from fiber._tasks.protocol import Mode
 from fiber._workers.options import Wish, chunk_of
 from fiber.results import (
     AsyncResult,
@@ -117,7 +117,7 @@ class Pool:
         )
         # before what else a pool needs is imported, which takes as long
         starting(wish.judge)
-        from fiber._workers.groups import Workforce
+        from fiber._workers.group import Workforce
 
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()

@@ -8,8 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import Handle, decode, encode
-from fiber._objects.handle_actions import Channels, Tasks
+from fiber._objects.handle import Channels, Handle, Tasks, decode, encode
 from fiber._objects.queue.tasks import TaskChannel
 from fiber._objects.references import ANY
 from fiber._wire import fork

@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import sharedctypes as _stdlib
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
-from fiber._objects.memory import layout, local_ctypes
+from fiber._base.entry_points import load_object
+from fiber._objects.memory import local_ctypes
+from fiber._objects.memory import local_ctypes as layout
 from fiber._objects.memory.remote_ctypes import local, type_of
+from fiber.synchronize import RLock
 
 if TYPE_CHECKING:
     from ctypes import _CData, _SimpleCData
@@ -185,7 +188,7 @@ def _with_lock(instance: Any, lock: Any, ctx: Any) -> Any:
     if lock is False:
         return instance
     if lock is True or lock is None:
-        lock = _context(ctx).RLock()
+        lock = _new_lock(ctx)
     if not hasattr(lock, "acquire"):
         msg = f"{lock!r} has no method 'acquire'"
         raise AttributeError(msg)
@@ -228,15 +231,14 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
     return found(obj, lock, ctx)
 
 
-def _context(ctx: Any) -> Any:
-    if ctx is not None:
-        return ctx
-    from fiber.context import _default_context
-
-    return _default_context.get_context()
+def get_context(method: str | None = None) -> Any:
+    """:func:`fiber.get_context`, which the standard library's module has under this name, too."""
+    # by name: contexts are built upon this module
+    return load_object("fiber.context:_default_context").get_context(method)
 
 
-get_context = _context
+def _new_lock(ctx: Any) -> Any:
+    return RLock() if ctx is None else ctx.RLock()
 
 
 def reduce_ctype(obj: Any) -> Any:
@@ -284,7 +286,7 @@ class SynchronizedBase(_stdlib.SynchronizedBase, Generic[C]):  # type: ignore[ty
 
     def __init__(self, obj: Any, lock: Any = None, ctx: Any = None) -> None:
         self._obj = obj
-        self._lock = lock or _context(ctx).RLock()
+        self._lock = lock or _new_lock(ctx)
         self.acquire = self._lock.acquire
         self.release = self._lock.release
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from fiber._objects import store
-from fiber._objects.blocks.owned import Block
-from fiber._objects.blocks.reading import Cell
-from fiber._objects.blocks.remote import RemoteBlock
+from fiber._objects.blocks.block import Block, RemoteBlock
+from fiber._objects.blocks.contents import Cell
 from fiber._objects.handle import Handle
 from fiber._objects.memory.backing import HEAD, Place
 

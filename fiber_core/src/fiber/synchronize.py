@@ -2,6 +2,12 @@
 
 Each lives in the process that made it. Any process that gets it, as an argument, in a closure or
 through a queue, uses it.
+
+What locks and semaphores have in common for the user.
+
+What a handle does with something that is waited for, the same at the owner and elsewhere.
+
+A handle of something that is waited for.
 """
 
 from __future__ import annotations
@@ -14,21 +20,247 @@ import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.sync.handle_actions import Gathering, Signalling, Waking
-from fiber._objects.sync.owned_barrier import SharedBarrier
-from fiber._objects.sync.owned_condition import SharedCondition
-from fiber._objects.sync.owned_event import SharedEvent
-from fiber._objects.sync.permits import Permits
-from fiber._objects.sync.semlock import SEM_VALUE_MAX, SemLock
+from fiber._objects.handle import Handle, Holdable
+from fiber._objects.owned import Shared
+from fiber._objects.sync.barrier import SharedBarrier
+from fiber._objects.sync.condition import SharedCondition
+from fiber._objects.sync.event import SharedEvent
+from fiber._objects.sync.permits import Holding, Permits, SharedPermits
 from fiber._objects.sync.wait_queue import Verdict
-from fiber._objects.sync.waitable import Waitable
-from fiber.exceptions import FiberError
+from fiber._wire import fork
+from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
 
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
+
+
+class Locking(Holdable, Protocol):
+    """A lock or semaphore."""
+
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
+
+    @property
+    def mine(self) -> Holding:
+        """What this process has of it."""
+
+    def acquire(self, block: bool, timeout: float | None) -> bool:
+        """Take a permit; False where there is none, or none has come in time.
+
+        Raises:
+            HolderDiedError: the process that had it died, and so it was not taken.
+            LeaseLostError: this process had it when the connection to the owner was lost.
+            PeerLostError: the owner is gone.
+        """
+
+    def release(self) -> None:
+        """Give a permit back.
+
+        Raises:
+            AssertionError: another thread took it, and only that may release it.
+            ValueError: there are as many as there may be.
+            LeaseLostError: this process had it when the connection to the owner was lost.
+            PeerLostError: the owner is gone.
+        """
+
+    def release_fully(self) -> int:
+        """Give it back however often this thread has taken it; how often that was."""
+
+    def check(self) -> None:
+        """Raise what an operation would raise where the owner is gone."""
+
+    def value(self) -> int:
+        """How many permits can be taken."""
+
+
+class Signalling(Holdable, Protocol):
+    """An event."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set; False where it was not in time."""
+
+    def set(self) -> None:
+        """Set it; whoever waits goes on."""
+
+    def clear(self) -> None:
+        """Have others wait from now on."""
+
+    def is_set(self) -> bool:
+        """True where it is set."""
+
+
+class Waking(Holdable, Protocol):
+    """Those who wait for a condition."""
+
+    @property
+    def home(self) -> str:
+        """Identity of the owner where that is another process."""
+
+    def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Wait, call ``release`` once that is known, until notified; False if not in time.
+
+        ``certain`` where the owner must have heard before ``release``; it does not see to that.
+        """
+
+    def notify(self, count: int, *, certain: bool) -> None:
+        """Wake some; ``certain`` where that must be done on return."""
+
+    def sleepers(self) -> int:
+        """How many wait."""
+
+
+class Gathering(Holdable, Protocol):
+    """A barrier."""
+
+    def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
+        """One more is there; how it ended, and its place or, to run the action, that's number."""
+
+    def ran(self, number: int) -> Verdict:
+        """The action went well; how the barrier ended."""
+
+    def failed(self, number: int) -> None:
+        """The action did not go well."""
+
+    def reset(self) -> None:
+        """Begin anew; those who wait are told that it broke."""
+
+    def abort(self) -> None:
+        """Break it."""
+
+    def state(self) -> tuple[bool, int]:
+        """True where it is broken; how many wait."""
+
+
+Side = TypeVar("Side", bound=Holdable)
+
+
+class Waitable(Handle, Generic[Side]):
+    """Held until it is collected."""
+
+    _object: Side
+
+    def _own(self, shared: Shared) -> None:
+        """Become the first handle of a new object."""
+        shared.hold(0)
+        self._take_hold(shared, 0)
+
+    def _there(self) -> Side:
+        """The object, to be used.
+
+        Raises:
+            ForkedError: in a process that the user forked from one that used fiber.
+        """
+        if fork.is_stranger():
+            fork.check()
+        return self._object
+
+
+#: most permits of a semaphore; that of ``multiprocessing``
+SEM_VALUE_MAX = 2**31 - 1
+
+
+class SemLock(Waitable[Locking]):
+    """A handle of permits, held until it is collected."""
+
+    def _make(self, kind: Kind, permits: Permits) -> None:
+        self._own(SharedPermits(store.current(), kind, permits))
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; wait for it.
+
+        Args:
+            block: False to take it only where that is possible now.
+            timeout: seconds to wait; negative ones are none, None is any number.
+
+        Returns:
+            False where it was not to be had (in time).
+
+        Raises:
+            HolderDiedError: a process died with it, and ``on_holder_death`` is "raise".
+            LeaseLostError: this process had it when the connection to its owner was lost.
+            PeerLostError: the process that it lives in is gone.
+        """
+        if fork.is_stranger():
+            fork.check()
+        return self._object.acquire(block, timeout)
+
+    def release(self) -> None:
+        """Give it back.
+
+        Raises:
+            AssertionError: a recursive lock that another thread has.
+            ValueError: it was released too many times.
+            LeaseLostError: this process had it when the connection to its owner was lost.
+            PeerLostError: the process that it lives in is gone.
+        """
+        if fork.is_stranger():
+            fork.check()
+        self._object.release()
+
+    if sys.version_info >= (3, 14):
+
+        def locked(self) -> bool:
+            """True where it could not be taken now."""
+            return not self._value()
+
+    def __enter__(self) -> bool:
+        if fork.is_stranger():
+            fork.check()
+        return self._object.acquire(True, None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _value(self) -> int:
+        return self._there().value()
+
+    # -- for conditions
+
+    def _is_mine(self) -> bool:
+        return self._object.mine.is_mine
+
+    def _release_save(self) -> int:
+        return self._object.release_fully()
+
+    def _acquire_restore(self, depth: int) -> None:
+        news = None
+        # an interrupt may have come before it was released
+        while not self._is_mine():
+            try:
+                self._object.acquire(True, None)
+            except (HolderDiedError, HolderDiedWarning) as error:
+                # whoever waits has the lock again whatever happens
+                news = error
+        self._object.mine.entered_fully(depth)
+        if news is not None:
+            raise news
+
+    # -- for people
+
+    def _owner_name(self) -> tuple[str, Any]:
+        """Who has it, and how often."""
+        from fiber.process import current_process
+
+        mine = self._object.mine
+        if mine.is_mine:
+            import threading
+
+            thread = threading.current_thread().name
+            name = current_process().name
+            return (name if thread == "MainThread" else f"{name}|{thread}"), mine.count
+        if self._value():
+            return "None", 0
+        return ("SomeOtherThread" if mine.held > 0 else "SomeOtherProcess"), "nonzero"
+
 
 T = TypeVar("T")
 

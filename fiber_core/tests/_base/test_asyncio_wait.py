@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import fiber
-from fiber._base.callbacks import Callbacks
+from fiber._base.serial_executor import Callbacks
 from fiber.executor import Executor
 from fiber.results import AsyncResult
 from pool_tasks import fail_at, nap, same

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fiber._base.callbacks import Callbacks
+from fiber._base.serial_executor import Callbacks
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from fiber._base.serial_executor import Courier
+from fiber._base.serial_executor import SerialExecutor
 from fiber.exceptions import PeerLostError
 
 
 @pytest.fixture
 def courier():
-    courier = Courier("test-courier")
+    courier = SerialExecutor("test-courier", expected=PeerLostError)
     yield courier
     courier.close()
 

@@ -5,7 +5,7 @@ import logging
 import attrs
 import pytest
 
-from fiber._config.keys import Placer, key_prefix
+from fiber._config.convert import Placer, key_prefix
 from fiber._config.sources import FileSettings, Origin, OriginKind, Raw
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo

@@ -6,7 +6,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fiber._config.settings import Config, OriginKind, load_config
+from fiber._config.settings import Config, load_config
+from fiber._config.sources import OriginKind
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 

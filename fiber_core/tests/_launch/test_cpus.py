@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from fiber._agent import cgroups
 from fiber._agent.cgroups import Group
-from fiber._launch import cpus
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def groups(monkeypatch, tmp_path):
         for name, text in files.items():
             (tmp_path / "a" / name.replace("__", ".")).write_text(text)
         monkeypatch.setattr(
-            cpus, "own_groups", lambda controller: [Group(version, tmp_path, tmp_path / "a")]
+            cgroups, "own_groups", lambda controller: [Group(version, tmp_path, tmp_path / "a")]
         )
 
     return make
@@ -31,44 +31,44 @@ def available():
 def test_without_a_quota_affinity_counts(groups):
     groups(2, cpu__max="max 100000\n")
 
-    assert cpus.cpu_quota() is None
-    assert cpus.cpu_count() == available()
+    assert cgroups.cpu_quota() is None
+    assert cgroups.cpu_count() == available()
 
 
 @pytest.mark.parametrize("quota,count", [(50_000, 1), (100_000, 1)])
 def test_a_quota_of_version_two_counts(groups, quota, count):
     groups(2, cpu__max=f"{quota} 100000\n")
 
-    assert cpus.cpu_quota() == quota / 100_000
-    assert cpus.cpu_count() == count
+    assert cgroups.cpu_quota() == quota / 100_000
+    assert cgroups.cpu_count() == count
 
 
 def test_a_quota_of_version_one_counts(groups):
     groups(1, cpu__cfs_quota_us="150000\n", cpu__cfs_period_us="100000\n")
 
-    assert cpus.cpu_quota() == 1.5
-    assert cpus.cpu_count() == min(2, available())
+    assert cgroups.cpu_quota() == 1.5
+    assert cgroups.cpu_count() == min(2, available())
 
 
 def test_no_quota_of_version_one_is_minus_one(groups):
     groups(1, cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
 
-    assert cpus.cpu_quota() is None
+    assert cgroups.cpu_quota() is None
 
 
 def test_the_tightest_group_counts(groups, tmp_path):
     groups(2, cpu__max="200000 100000\n")
     (tmp_path / "cpu.max").write_text("100000 100000\n")
 
-    assert cpus.cpu_quota() == 1.0
+    assert cgroups.cpu_quota() == 1.0
 
 
 def test_memory_is_the_machines_or_the_groups(groups):
     groups(2, memory__max=f"{64 << 20}\n")
-    assert cpus.memory_total() == 64
+    assert cgroups.memory_total() == 64
 
 
 def test_no_limit_of_memory_is_the_machines(groups):
     groups(2, memory__max="max\n")
 
-    assert cpus.memory_total() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    assert cgroups.memory_total() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20

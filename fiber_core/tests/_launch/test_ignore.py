@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fiber._launch.ignore import Ignore
+from fiber._launch.code_server import Ignore
 
 FILES = [
     "a.py",

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._agent import instructions
 from fiber._agent.job.config import supervisor_ident
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.protocol import encode
+from fiber._agent.supervisor.messages import encode
 from fiber._launch import module_server
 from fiber._launch.launcher import UNCONFIRMED, Launcher
 from fiber._launch.outage import Outage
-from fiber._runtime import bootstrap
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
@@ -81,7 +81,7 @@ class FakeRuntime:
         self.reactor = FakeReactor()
         self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=self._serve)
         self.hello = SimpleNamespace(host="here")
-        self.ways = SimpleNamespace(observed=lambda _job, _status: None)
+        self.router = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
             max_frame=2**22,
             image="an-image",
@@ -152,14 +152,14 @@ class TestLaunching:
         launcher.launch(Process(name="my own"), resources=request, image="mine", processes=3)
         (spec,) = runtime.specs
         assert (spec.name, spec.run_id, spec.processes) == ("my own", "0123abcd", 3)
-        assert (spec.resources, spec.image, spec.entry) == (request, "mine", bootstrap.ENTRY)
+        assert (spec.resources, spec.image, spec.entry) == (request, "mine", instructions.ENTRY)
         assert spec.labels == {"process": "my own", "parent": "master"}
         assert spec.env["FIBER_BACKEND"] == "fake"
-        assert spec.argv[-2:] == ("-m", bootstrap.MODULE)
+        assert spec.argv[-2:] == ("-m", instructions.MODULE)
 
     def test_what_it_is_told_privately_is_enough_to_come_back(self, launcher, runtime):
         child = launcher.launch(Process())
-        told = bootstrap.Instructions.decode(runtime.specs[0].private)
+        told = instructions.Instructions.decode(runtime.specs[0].private)
         assert told.ident == child.ident
         assert told.urls == ("ipc:///nowhere",)
         assert told.credentials == runtime.endpoint.credentials

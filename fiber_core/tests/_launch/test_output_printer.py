@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber._launch.output_printer import Shown
+from fiber._launch.remote_monitor import Shown
 
 
 @pytest.fixture

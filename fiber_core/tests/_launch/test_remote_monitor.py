@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fiber._agent.instructions import Instructions
 from fiber._agent.job.config import MODULE, Orders, supervisor_ident
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import remote_monitor as module
 from fiber._launch.remote_monitor import Overseer
-from fiber._runtime.bootstrap import Instructions
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Timer

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._launch.router import Ways
+from fiber._launch.router import Router
 from fiber._tunnel import landing
 from fiber.exceptions import TransportError
 from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
@@ -15,7 +15,7 @@ ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 
 def ways(*, forwards=None, landing=False, kind=ReachKind.REVERSED):
     told = SimpleNamespace(forwards=forwards or {}, landing=landing)
-    return Ways(
+    return Router(
         SimpleNamespace(instructions=told, ident="me.0", directory="folder", backend=Backend(kind))
     )
 

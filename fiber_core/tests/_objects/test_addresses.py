@@ -71,7 +71,11 @@ def test_what_is_listened_on_everywhere_is_reachable_by_each_network_others_firs
 
 
 def test_we_listen_where_our_neighbours_reach_us(tmp_path):
-    neighbours = ["tls+tcp://127.0.0.1:5", "tls+tcp://127.0.0.1:6", f"{addresses._UNIX}/some/path"]
+    neighbours = [
+        "tls+tcp://127.0.0.1:5",
+        "tls+tcp://127.0.0.1:6",
+        f"{addresses._UNIX}/some/path",
+    ]
     inet, unix = addresses.near(neighbours, node(tmp_path))
     assert inet == "tls+tcp://127.0.0.1:0"
     assert str(tmp_path) in unix

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._plugins.registry import BrokenPlugin, Index, Source, broken_backend
+from fiber._plugins.manager import BrokenPlugin, Index, Source, broken_backend
 from fiber.exceptions import PluginClashError
 
 ONE, TWO, CORE = (

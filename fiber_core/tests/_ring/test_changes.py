@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._ring import events
-from fiber._ring.commands import Admit, Change, EndWorker, Form, StartWorker
+from fiber._ring.events import Admit, Change, EndWorker, Form, StartWorker
 from fiber._ring.model import ConditionKind, Failure
 from ring_world import DIED, RAISED, RingWorld
 

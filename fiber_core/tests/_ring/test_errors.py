@@ -2,8 +2,7 @@
 
 import pickle
 
-from fiber._ring.errors import RingError
-from fiber._ring.model import Failure
+from fiber._ring.model import Failure, RingError
 
 FAILURE = Failure(
     reason="EXIT(3)",

@@ -1,9 +1,9 @@
 """How members are brought together: who dials whom, and by which address each is known."""
 
-from fiber._ring.formation import Unreachable, choose, members, targets
+from fiber._ring.membership import Seated, assign
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, Probed
-from fiber._ring.ranks import Seated, assign
+from fiber._ring.rendezvous import Unreachable, choose, members, targets
 
 
 def hello(host, *ips, port=4000):

@@ -2,7 +2,7 @@
 
 import socket
 
-from fiber._ring.host import addresses, this_host
+from fiber._ring.member import addresses, this_host
 from fiber.model import Interface
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._ring.commands import Go, StartWorker
-from fiber._ring.job_threads import Hands
+from fiber._ring.events import Go, StartWorker
 from fiber._ring.member import Work
 from fiber._ring.model import Group
+from fiber._ring.workers import Hands
 from fiber.exceptions import SubmitError
 from fiber.model import Gang
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fiber._ring.loop import Loop
+from fiber._ring.controller import Loop
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._ring import events
-from fiber._ring.commands import Collect, EndWorker, Form, Go, StartWorker
+from fiber._ring.events import Collect, EndWorker, Form, Go, StartWorker
 from fiber._ring.model import ConditionKind, Failure, Group
 from ring_world import DIED, RAISED, RingWorld
 

@@ -3,8 +3,8 @@
 import pickle
 import threading
 
+from fiber._ring.controller import Outcome
 from fiber._ring.model import Failure, RingPhase, RingStatus
-from fiber._ring.outcome import Outcome
 
 NEW, RUNNING = RingStatus(phase=RingPhase.NEW), RingStatus(phase=RingPhase.RUNNING)
 

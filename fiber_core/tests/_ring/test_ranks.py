@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._ring.membership import Seated, assign, in_order
 from fiber._ring.model import Host
-from fiber._ring.ranks import Seated, assign, in_order
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=8))

@@ -4,9 +4,8 @@ import socket
 
 import pytest
 
-from fiber._ring.ports import KeptPort
+from fiber._ring.member import PROOF, Answering, KeptPort, probe
 from fiber._ring.protocol import Target
-from fiber._ring.reachability import PROOF, Answering, probe
 
 OURS = b"a" * PROOF
 

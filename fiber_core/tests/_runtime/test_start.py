@@ -3,7 +3,7 @@
 import pytest
 
 import fiber
-from fiber._agent.supervisor import prestart
+from fiber._agent.supervisor import start
 from fiber._runtime import runtime
 from fiber._runtime.start import starting
 
@@ -11,8 +11,8 @@ from fiber._runtime.start import starting
 @pytest.fixture
 def begun(monkeypatch):
     calls = []
-    monkeypatch.setattr(prestart, "start_early", lambda: calls.append("start"))
-    monkeypatch.setattr(prestart, "end_early", lambda: calls.append("end"))
+    monkeypatch.setattr(start, "start_early", lambda: calls.append("start"))
+    monkeypatch.setattr(start, "end_early", lambda: calls.append("end"))
     monkeypatch.delenv("FIBER_BACKEND", raising=False)
     monkeypatch.setattr(runtime, "_current", None)
     monkeypatch.setattr(runtime, "_arguments", {})

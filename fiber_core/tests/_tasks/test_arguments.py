@@ -7,7 +7,7 @@ import pytest
 
 from fiber._tasks import arguments
 from fiber._tasks.arguments import PLACE, are_constant, encode, read
-from fiber._tasks.broadcast import LARGE
+from fiber._tasks.shared_payload import LARGE
 from fiber._wire import frames
 from fiber.exceptions import WireError
 

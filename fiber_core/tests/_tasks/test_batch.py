@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._tasks import batch as module
 from fiber._tasks import protocol
-from fiber._tasks.batch import Batch, Current
+from fiber._tasks import worker as module
 from fiber._tasks.outcomes import Received
 from fiber._tasks.protocol import Tasks
+from fiber._tasks.worker import Batch, Current
 
 
 def tasks(start=0, stop=10, chunk=1):

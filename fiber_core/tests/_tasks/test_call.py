@@ -6,7 +6,7 @@ from fiber._tasks.call import Call, Unsendable
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec, frames
 from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 from tasks_world import Sink
 
 

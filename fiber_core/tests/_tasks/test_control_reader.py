@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fiber._tasks import control_reader as module
-from fiber._tasks.control_reader import Attendant
+from fiber._tasks import worker as module
+from fiber._tasks.worker import Attendant
 
 
 class Line:

@@ -13,7 +13,7 @@ from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
 from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 from tasks_world import Master, Sink, message
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fiber._tasks.functions import Functions
+from fiber._tasks.worker import Functions
 from fiber._wire import codec, frames
 from tasks_world import FakeLaid
 

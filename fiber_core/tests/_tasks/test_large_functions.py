@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._tasks import protocol
-from fiber._tasks.broadcast import LARGE
+from fiber._tasks.shared_payload import LARGE
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError

@@ -4,7 +4,7 @@ import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call
-from fiber._tasks.pending.commands import Dispatch
+from fiber._tasks.pending.events import Dispatch
 from fiber._tasks.protocol import Mode
 from fiber._tasks.session import Session
 from fiber._wire.frames import Kind

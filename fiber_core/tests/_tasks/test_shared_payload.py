@@ -7,11 +7,10 @@ import threading
 import pytest
 
 from fiber._tasks import protocol
-from fiber._tasks.broadcast import LARGE
 from fiber._tasks.call import Call
 from fiber._tasks.outcomes import Received
 from fiber._tasks.protocol import Mode, Tasks
-from fiber._tasks.shared_payload import BlindError, Places, Repeated
+from fiber._tasks.shared_payload import LARGE, BlindError, Places, Repeated
 from fiber._tasks.worker import Worker
 from fiber._wire.frames import Kind
 from tasks_world import TARGET, FakeLink, FakeMemory, Master, Sink

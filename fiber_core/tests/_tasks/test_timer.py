@@ -2,7 +2,7 @@
 
 import time
 
-from fiber._tasks.timer import Alarm
+from fiber._tasks.dispatcher import Alarm
 from fiber._wire.reactor import Timer
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._tasks import batch, protocol
+from fiber._tasks import protocol, worker
 from fiber._tasks.call import Call
 from fiber._tasks.outcomes import Received
 from fiber._tasks.protocol import Mode, Tasks
@@ -373,7 +373,7 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
 def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(
     pool, monkeypatch
 ):
-    monkeypatch.setattr(batch, "_LONG", 0.0)
+    monkeypatch.setattr(worker, "_LONG", 0.0)
     pool.begin()
     call = pool.call(wait_on_three, list(range(8)))
     pool.teach(call)
@@ -390,7 +390,7 @@ def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_ba
 
 
 def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(pool, monkeypatch):
-    monkeypatch.setattr(batch, "_LONG", 0.0)
+    monkeypatch.setattr(worker, "_LONG", 0.0)
     monkeypatch.setattr(pool.worker._attendant, "watch", lambda *_: None)
     pool.begin()
     call = pool.call(wait_on_three, list(range(8)))

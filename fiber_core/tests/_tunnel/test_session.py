@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fiber._tunnel.session import ABORT, PING, WINDOW, Session
+from fiber._tunnel.crossing import ABORT, PING, WINDOW, Session
 from fiber.exceptions import WireError
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import ListeningSocket
-from fiber._wire.nng_dialer import DiallingSocket
+from fiber._wire.nng import DiallingSocket, ListeningSocket
 from wire_world import PATIENCE, Listening, address
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._wire.clients import Clients
+from fiber._wire.client import Clients
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread
 

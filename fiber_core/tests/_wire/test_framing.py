@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._wire import framing
+from fiber._wire import frames as framing
 from fiber.exceptions import WireError
 
 FRAMES = st.lists(st.binary(max_size=300), max_size=20)

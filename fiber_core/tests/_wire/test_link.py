@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from fiber._wire import frames, nng_watch
+from fiber._wire import frames, nng
 from fiber._wire.frames import Kind
 from wire_world import PATIENCE, Mailbox, hello, outcome, until
 
@@ -213,7 +213,7 @@ class TestDescriptorsThatUserCodeTakes:
             one.close()
 
     def test_one_between_hosts_tells_though_nobody_uses_it(self, listen, monkeypatch):
-        monkeypatch.setattr(nng_watch, "INTERVAL", 0.05)
+        monkeypatch.setattr(nng, "INTERVAL", 0.05)
         link = listen("tls+tcp").link()
         taken = threading.Event()
         link.on_taken(taken.set)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from elsewhere import Elsewhere
-from fiber._wire import codec, frames, namespaces
+from fiber._wire import codec, frames
+from fiber._wire import codec as namespaces
 
 
 @pytest.fixture(autouse=True)

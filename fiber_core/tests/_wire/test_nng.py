@@ -13,8 +13,7 @@ from fiber._wire import frames
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import ListeningSocket, Unproven
-from fiber._wire.nng_dialer import DiallingSocket
+from fiber._wire.nng import DiallingSocket, ListeningSocket, Unproven
 from fiber.exceptions import TransportError
 from wire_world import PATIENCE, address, readable, received, until
 

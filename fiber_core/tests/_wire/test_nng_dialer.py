@@ -10,8 +10,7 @@ from pynng import lib
 from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import ListeningSocket, build
-from fiber._wire.nng_dialer import DiallingSocket
+from fiber._wire.nng import DiallingSocket, ListeningSocket, build
 from fiber.exceptions import TransportError
 from wire_world import PATIENCE, readable, received, until
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fiber._wire import nng_watch
+from fiber._wire import nng
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError
 from wire_world import PATIENCE, Mailbox, until
@@ -18,7 +18,7 @@ def is_watching():
 
 def test_ends_in_the_midst_of_traffic_are_heard_on_both_sides(listen, monkeypatch):
     """Of these about one in twenty was never told; each is cut while frames are on their way."""
-    monkeypatch.setattr(nng_watch, "INTERVAL", 0.05)
+    monkeypatch.setattr(nng, "INTERVAL", 0.05)
     listening = listen("tls+tcp")
     mailbox = Mailbox()
     listening.endpoint.serve(2, mailbox)
@@ -54,21 +54,21 @@ def test_connections_within_a_host_need_none(listen):
     listening = listen("ipc")
     assert listening.link().peer
     assert not is_watching()
-    assert not nng_watch._pipes
+    assert not nng._pipes
 
 
 def test_a_pipe_that_is_gone_already_is_dropped(listen, monkeypatch):
     """Nng may tell of a pipe's end before it tells of its beginning."""
-    monkeypatch.setattr(nng_watch, "INTERVAL", 0.05)
+    monkeypatch.setattr(nng, "INTERVAL", 0.05)
     listening = listen("tls+tcp")
     link = listening.link()
-    kept = dict(nng_watch._pipes)
+    kept = dict(nng._pipes)
     assert len(kept) == 2
     link.close()
-    until(lambda: not nng_watch._pipes)
-    with nng_watch._lock:
-        nng_watch._pipes.update(kept)
+    until(lambda: not nng._pipes)
+    with nng._lock:
+        nng._pipes.update(kept)
     other = listening.link("other")
-    until(lambda: not kept.keys() & nng_watch._pipes.keys())
+    until(lambda: not kept.keys() & nng._pipes.keys())
     other.send(Kind.CALL, 1, 1, [b"x"])
     assert bytes(other.receive(timeout=PATIENCE).body) == b"x"

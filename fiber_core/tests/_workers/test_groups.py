@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import fiber
-from fiber._base.callbacks import Callbacks
-from fiber._tasks.modes import Mode
-from fiber._workers.groups import Workforce
+from fiber._base.serial_executor import Callbacks
+from fiber._tasks.protocol import Mode
+from fiber._workers.group import Workforce
 from fiber._workers.options import Wish
 from fiber.results import AsyncResult
 from pool_tasks import same

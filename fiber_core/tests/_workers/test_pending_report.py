@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._workers.pending_report import AGAIN, PATIENCE, Places
+from fiber._workers.state import PATIENCE, REPORT_AGAIN, Places
 from fiber.model import JobState, JobStatus
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu."
@@ -50,7 +50,7 @@ def test_other_words_are_told_after_a_while(places):
     places.observed("a", waits(), 100.0)
     places.next(105.0, running=1, wanted=2)
     places.observed("a", waits("0/2 nodes are available"), 110.0)
-    assert places.due == 105.0 + AGAIN
+    assert places.due == 105.0 + REPORT_AGAIN
     assert "0/2 nodes" in places.next(places.due, running=1, wanted=2)
 
 

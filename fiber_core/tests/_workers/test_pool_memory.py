@@ -11,8 +11,8 @@ import pytest
 
 import fiber
 from fiber._runtime.runtime import current
-from fiber._wire.peer import Peer
-from fiber._workers.pool_memory import PoolMemory
+from fiber._wire.endpoint import Peer
+from fiber._workers.options import PoolMemory
 from fiber.exceptions import WireError
 from open_memory import open_memory
 from wire_world import until

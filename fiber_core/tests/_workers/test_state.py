@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._launch import outage
-from fiber._runtime.bootstrap import DESCRIPTORS_LOST
 from fiber._workers import state as module
 from fiber._workers.state import GiveUp, Kill, Retire, Roster, Say, Start, Stop
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError

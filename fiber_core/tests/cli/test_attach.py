@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from fiber._agent import rundir
-from fiber.cli.attach import exit_code
-from fiber.cli.question import Question
+from fiber.cli.run import exit_code
+from fiber.cli.watch import Question
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
@@ -199,8 +199,8 @@ class TestAsking:
                 super().__exit__(None, None, None)
 
         answers = []
-        monkeypatch.setattr("fiber.cli.attach.can_ask", lambda: True)
-        monkeypatch.setattr("fiber.cli.attach.Question", Answers)
+        monkeypatch.setattr("fiber.cli.run.can_ask", lambda: True)
+        monkeypatch.setattr("fiber.cli.run.Question", Answers)
         return answers, questions
 
     def test_yes_ends_the_job(self, fiber, asked, platform):

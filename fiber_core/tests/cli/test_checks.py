@@ -11,7 +11,7 @@ import pytest
 
 from fiber import _version
 from fiber._plugins.manager import load_plugins
-from fiber.cli.checks import core_checks, plugin_checks
+from fiber.cli.doctor import core_checks, plugin_checks
 
 VersionInfo = namedtuple("VersionInfo", "major minor micro")  # noqa: PYI024  compares as a tuple
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._agent import rundir
-from fiber.cli import checks
+from fiber.cli import doctor
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendInfo, Check
 
@@ -12,7 +12,7 @@ from fiber.model import BackendInfo, Check
 def sound(monkeypatch):
     """A core without fault, whatever this machine is."""
     well = [Check(name="python", ok=True, detail="3.14")]
-    monkeypatch.setattr(checks, "core_checks", lambda: iter(well))
+    monkeypatch.setattr(doctor, "core_checks", lambda: iter(well))
 
 
 def test_a_sound_installation_is_ok_line_by_line(fiber, platform):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber.cli.jobs import find_job, list_jobs
+from fiber.cli.show import find_job, list_jobs
 from fiber.exceptions import BackendUnavailableError, FiberError, UnknownJobError
 from fiber.model import Job, JobSpec
 from fiber.testing import FakeBackend, programs

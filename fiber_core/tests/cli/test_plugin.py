@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from distributions import Site
-from fiber.cli.scaffold import NewPlugin, create
+from fiber.cli.plugin import NewPlugin, create
 
 
 @pytest.fixture(scope="module")

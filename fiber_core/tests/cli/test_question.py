@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber.cli.question import Question, can_ask
+from fiber.cli.watch import Question, can_ask
 
 PATIENCE = 30.0
 

@@ -350,7 +350,7 @@ class TestImages:
     def test_a_person_is_asked_which(self, fiber, built, tmp_path, monkeypatch):
         (tmp_path / "a.recipe").touch()
         (tmp_path / "b.recipe").touch()
-        monkeypatch.setattr("fiber.cli.image.can_ask", lambda: True)
+        monkeypatch.setattr("fiber.cli.run.can_ask", lambda: True)
         monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
 
         done = fiber("run", "-a", "true")

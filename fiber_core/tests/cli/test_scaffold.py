@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from fiber.cli.scaffold import NewPlugin, create
+from fiber.cli.plugin import NewPlugin, create
 from fiber.exceptions import FiberError
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fiber.managers.undoing import undo
+from fiber.managers.server import undo
 
 
 def test_an_item_goes_back_to_the_front_and_is_still_to_be_done():

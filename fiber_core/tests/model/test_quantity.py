@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber.model.quantity import megabytes
+from fiber.model.resource import megabytes
 
 
 @pytest.mark.parametrize(

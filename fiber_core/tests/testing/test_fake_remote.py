@@ -12,7 +12,7 @@ from fiber.testing.fake_remote import (
     FarConfig,
     RemotePlatform,
 )
-from fiber.testing.kit.streams import Streams
+from fiber.testing.kit.delivery import Streams
 
 
 class FarWitness(HostWitness):

@@ -5,7 +5,7 @@ import sys
 import attrs
 import pytest
 
-from fiber.testing.kit.streams import Streams
+from fiber.testing.kit.delivery import Streams
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.plugin import CAPABILITIES
 

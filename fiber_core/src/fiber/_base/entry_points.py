@@ -56,11 +56,21 @@ class EntryPoint:
             AttributeError: the module has no such attribute.
         """
         # extras, in brackets, say nothing about what to import
-        module, _, attributes = self.value.partition("[")[0].strip().partition(":")
-        found: Any = importlib.import_module(module.strip())
-        for attribute in filter(None, attributes.strip().split(".")):
-            found = getattr(found, attribute)
-        return found
+        return load_object(self.value.partition("[")[0])
+
+
+def load_object(reference: str) -> Any:
+    """Import what ``module:attribute`` names.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: the module has no such attribute.
+    """
+    module, _, attributes = reference.strip().partition(":")
+    found: Any = importlib.import_module(module.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        found = getattr(found, attribute)
+    return found
 
 
 def entry_points(group: str) -> list[EntryPoint]:

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fiber._base import values
-from fiber._config.convert import build, parse_cpu, parse_memory, render, settings_of
-from fiber._config.keys import Placer, key_prefix
+from fiber._config.convert import (
+    Placer,
+    build,
+    key_prefix,
+    parse_cpu,
+    parse_memory,
+    render,
+    settings_of,
+)
 from fiber._config.sources import FileSettings, Origin, OriginKind, read_file
 from fiber.model import BackendInfo
 

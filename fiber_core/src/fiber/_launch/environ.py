@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fiber._runtime.runtime import Runtime
+    from fiber._launch.context import LaunchContext
 
 # what there was when the program first used fiber; what it changed since is meant for its jobs
 _at_first = dict(os.environ)
@@ -53,7 +53,7 @@ _OURS = frozenset(
 _OURS_BEGIN = ("XDG_", "SSH_", "DBUS_", "SYSTEMD_", "FIBER_")
 
 
-def job_environment(runtime: Runtime) -> dict[str, str]:
+def job_environment(runtime: LaunchContext) -> dict[str, str]:
     """Settings, the variables listed in ``env``, and what the program has changed.
 
     What tells of this host and its user does not go to another one, unless ``env`` names it.

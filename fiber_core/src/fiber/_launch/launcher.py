@@ -15,14 +15,15 @@ from multiprocessing import context, spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fiber._agent import instructions as job_instructions
 from fiber._agent import rundir
 from fiber._agent.lease import INTERVAL, LeaseTable
-from fiber._launch import module_server, preloads, status_merge
+from fiber._agent.supervisor import preload
+from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
 from fiber._launch.environ import job_environment
 from fiber._launch.outage import Outage
 from fiber._launch.preparation import Program, ignores_interrupts
-from fiber._runtime import bootstrap
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.exceptions import BackendUnavailableError, FiberError, WireError
@@ -38,8 +39,8 @@ from fiber.model import (
 )
 
 if TYPE_CHECKING:
+    from fiber._launch.context import LaunchContext
     from fiber._launch.remote_monitor import Overseer
-    from fiber._runtime.runtime import Runtime
     from fiber._wire.endpoint import Peer
     from fiber._wire.reactor import Timer
     from fiber.model import Job
@@ -54,7 +55,7 @@ UNCONFIRMED = 30.0
 class Launcher:
     """Starts the children of one process; one thread reads their backend's events."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: LaunchContext) -> None:
         self._runtime = runtime
         self._children: dict[str, Child] = {}
         self._by_job: dict[str, Child] = {}
@@ -72,7 +73,7 @@ class Launcher:
         self._has_answered = not runtime.is_master
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._preloads = preloads.Teller(runtime.backend)
+        self._preloads = preload.Teller(runtime.backend)
         self._program = Program()
         self._overseer = _overseer(runtime, self)
         runtime.endpoint.serve(0, self)
@@ -127,7 +128,7 @@ class Launcher:
         except BaseException:
             child.release()
             raise
-        instructions = bootstrap.Instructions(
+        instructions = job_instructions.Instructions(
             credentials=self._runtime.endpoint.credentials,
             urls=tuple(self._runtime.urls()),
             ident=ident,
@@ -142,9 +143,9 @@ class Launcher:
                 os.fsdecode(spawn.get_executable()),
                 *_interpreter_flags(),
                 "-m",
-                bootstrap.MODULE,
+                job_instructions.MODULE,
             ),
-            entry=bootstrap.ENTRY,
+            entry=job_instructions.ENTRY,
             env=job_environment(self._runtime),
             cwd=str(Path.cwd()),
             private=instructions.encode(),
@@ -289,7 +290,7 @@ class Launcher:
         runtime = self._runtime
         try:
             for job, status in runtime.backend.events(runtime.run_id):
-                runtime.ways.observed(job, status)
+                runtime.router.observed(job, status)
                 with self._lock:
                     child = self._by_job.get(job.id)
                     if child is None:
@@ -498,7 +499,7 @@ class Launcher:
             thread.join(timeout)
 
 
-def _overseer(runtime: Runtime, launcher: Launcher) -> Overseer | None:
+def _overseer(runtime: LaunchContext, launcher: Launcher) -> Overseer | None:
     if runtime.info.capabilities.fork:
         # the backend forks, and is the supervisor itself
         return None

@@ -1,9 +1,13 @@
-"""How a process of a run is reached and reaches others: by dialling, or over the hub's streams."""
+"""How a process of a run is reached and reaches others: by dialling, or over the hub's streams.
+
+Where a process listens for its children: what the hook answers.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterable, Sequence
@@ -11,27 +15,51 @@ from typing import TYPE_CHECKING
 
 from fiber._tunnel import routes
 from fiber.exceptions import TransportError
-from fiber.model import JobState, ReachKind
+from fiber.model import Interface, JobState, ListenAddress, Peers, ReachKind
 
 if TYPE_CHECKING:
-    from fiber._runtime.runtime import Runtime
+    from fiber._launch.context import LaunchContext
     from fiber._tunnel.hub import Hub
     from fiber._wire.endpoint import Endpoint
     from fiber.model import Job, JobSpec, JobStatus, ListenAddress
 
-__all__ = ["Ways"]
+__all__ = ["Router"]
+
+
+def choose_address(runtime: LaunchContext) -> ListenAddress:
+    """Ask ``fiber_listen_address``; interfaces are read only where others than this host dial."""
+    same_host = runtime.info.capabilities.same_host
+    ask = runtime.info.facts
+    peers = Peers(
+        same_host=same_host,
+        directory=str(runtime.directory),
+        name=runtime.ident,
+        config=runtime.config.settings,
+        environ=dict(os.environ),
+        facts=None if ask is None else ask(runtime.config.settings, os.environ),
+    )
+    found: tuple[Interface, ...] = ()
+    if not same_host:
+        from fiber._wire.interfaces import interfaces
+
+        found = interfaces()
+    address: ListenAddress = runtime.plugins.hook.fiber_listen_address(
+        backend=runtime.info.name, peers=peers, interfaces=found
+    )
+    return address
+
 
 log = logging.getLogger("fiber")
 
 
-class Ways:
+class Router:
     """Of one process.
 
     Args:
         runtime: of this process.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: LaunchContext) -> None:
         told = runtime.instructions
         self._runtime = runtime
         self._lock = threading.Lock()
@@ -49,7 +77,6 @@ class Ways:
 
     def open_endpoint(self) -> Endpoint:
         """Listen where the plugins say."""
-        from fiber._launch.listen_address import choose_address
         from fiber._wire.endpoint import Endpoint
 
         runtime = self._runtime

@@ -20,7 +20,7 @@ from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError,
 from fiber.model import Capacity, Check, Job, JobSpec, JobStatus, Reach
 
 if TYPE_CHECKING:
-    from fiber._runtime.runtime import Runtime
+    from fiber._launch.context import LaunchContext
     from fiber._wire.client import Client
     from fiber._wire.endpoint import Peer
     from fiber._wire.frames import Message
@@ -50,7 +50,7 @@ class Relays:
         runtime: of this process.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: LaunchContext) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._jobs: dict[str, _Relayed] = {}

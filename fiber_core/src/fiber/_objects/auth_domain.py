@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._objects import addresses as places
-from fiber._wire.client import Client
-from fiber._wire.clients import Clients
+from fiber._wire.client import Client, Clients
 from fiber._wire.endpoint import Endpoint, Service
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError
@@ -123,7 +122,7 @@ class Realms:
                 endpoint.serve(target, service)
             urls = [url for endpoint in realm.endpoints for url in endpoint.urls]
         found = [one for url in urls for one in places.reachable(url)]
-        found += [way for url in urls if (way := self._node.ways.through_hub(url)) is not None]
+        found += [way for url in urls if (way := self._node.router.through_hub(url)) is not None]
         return tuple(map(realm.place, found))
 
     def withdraw(self, target: int) -> None:
@@ -184,7 +183,7 @@ class Realms:
                 with contextlib.suppress(ValueError):
                     endpoints.remove(endpoint)
         for url in endpoint.urls:
-            self._node.ways.withdraw(url)
+            self._node.router.withdraw(url)
         endpoint.close()
 
     # -- others
@@ -211,7 +210,7 @@ class Realms:
         """
         node = self._node
         credentials, hello = self._who(realm)
-        way = node.ways.way(url)
+        way = node.router.way(url)
         if way.startswith("tls+"):
             credentials = credentials.with_certificate()
         client = Client(way, credentials, hello, node.reactor, max_frame=node.config.max_frame)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fiber._base.serial_executor import Courier
+from fiber._base.serial_executor import SerialExecutor
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
 from fiber._objects.queue.progress import Page, Slot
@@ -55,7 +55,7 @@ class Owner:
         self._cause: BaseException | None = None
         self._page: Page | None = None
         # does what must not hold up the threads of the user or the handler, in order
-        self._courier = Courier(f"fiber-courier-{ident}")
+        self._courier = SerialExecutor(f"fiber-courier-{ident}", expected=PeerLostError)
 
     @property
     def is_lost(self) -> bool:

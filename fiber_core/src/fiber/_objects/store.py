@@ -1,19 +1,22 @@
-"""The shared objects of one process: its own, and those of others that it uses."""
+"""The shared objects of one process: its own, and those of others that it uses.
+
+What stands for an object of each kind in other processes than its owner's.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._base.serial_executor import Courier
+from fiber._base.serial_executor import SerialExecutor
 from fiber._objects.address import Address, Kind, realm_of
 from fiber._objects.auth_domain import Realms
 from fiber._objects.blocks.copies import Unused
-from fiber._objects.kinds import remote_class
 from fiber._objects.memory import backing
 from fiber._objects.owned import Shared
 from fiber._objects.owner import Owner
@@ -26,9 +29,36 @@ from fiber._wire.endpoint import Peer
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
-    from fiber._objects.blocks.remote import RemoteBlock
+    from fiber._objects.blocks.block import RemoteBlock
+    from fiber._objects.remote import Remote
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
+
+# by name: a process that has no object of a kind does not import what it takes
+_CLASSES = {
+    Kind.QUEUE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
+    Kind.PIPE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
+    Kind.ONE_WAY: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
+    Kind.TASKS: ("fiber._objects.queue.tasks", "RemoteTasks"),
+    Kind.LOCK: ("fiber._objects.sync.permits", "RemotePermits"),
+    Kind.RLOCK: ("fiber._objects.sync.permits", "RemotePermits"),
+    Kind.SEMAPHORE: ("fiber._objects.sync.permits", "RemotePermits"),
+    Kind.MEMORY: ("fiber._objects.memory.block", "RemoteMemory"),
+    Kind.CONDITION: ("fiber._objects.sync.condition", "RemoteCondition"),
+    Kind.EVENT: ("fiber._objects.sync.event", "RemoteEvent"),
+    Kind.BARRIER: ("fiber._objects.sync.barrier", "RemoteBarrier"),
+    Kind.BLOCK: ("fiber._objects.blocks.block", "RemoteBlock"),
+    Kind.STORAGE: ("fiber._objects.remote", "Remote"),
+    Kind.REFERENT: ("fiber._objects.managed.remote_referent", "RemoteReferent"),
+}
+
+
+def remote_class(kind: Kind) -> type[Remote]:
+    """The class whose instances stand for objects of a kind."""
+    module, name = _CLASSES[kind]
+    found: type[Remote] = getattr(importlib.import_module(module), name)
+    return found
+
 
 #: seconds after which an owner that is used no more is given up
 _IDLE = 1.0
@@ -76,7 +106,7 @@ class Store:
         self._parting: set[Owner] = set()
         #: values of others that no handle here uses now
         self.unused: Unused[RemoteBlock] = Unused(backing.available)
-        self._errands: Courier | None = None
+        self._errands: SerialExecutor | None = None
         # the last of them
         self._errand: Callable[[], Any] | None = None
         self._changed = threading.Event()
@@ -113,7 +143,7 @@ class Store:
 
     def best(self, urls: Sequence[str]) -> Sequence[str]:
         """An owner's addresses in the order in which they are tried from here."""
-        return self.node.ways.best(urls)
+        return self.node.router.best(urls)
 
     def call_soon(self, action: Callable[[], Any]) -> None:
         """Have something done on the handler thread; takes no lock."""
@@ -325,7 +355,7 @@ class Store:
             if self._is_over:
                 return
             if self._errands is None:
-                self._errands = Courier("fiber-errands")
+                self._errands = SerialExecutor("fiber-errands", expected=PeerLostError)
             self._errands.submit(action)
             self._errand = action
         self.call_later(_IDLE, functools.partial(self._rest, action))

@@ -13,7 +13,6 @@ from fiber.model import BackendClaim, BackendContext, BackendInfo
 if TYPE_CHECKING:
     from fiber._config.settings import Config
     from fiber._plugins.manager import Plugins
-    from fiber._runtime.runtime import Runtime
 
 __all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
 
@@ -71,22 +70,6 @@ def choose_backend(
     for name in detected:
         return plugins.find_backend(name)
     return _default(plugins)
-
-
-def backend_of_run(runtime: Runtime) -> Backend:
-    """The chosen backend of a run, loaded.
-
-    Raises:
-        BackendError: it cannot be loaded.
-    """
-    context = BackendContext(
-        config=runtime.config.settings,
-        providers=runtime.plugins.providers(),
-        run_id=runtime.run_id,
-        run_directory=str(runtime.directory),
-        lease=runtime.config.lease,
-    )
-    return load_backend(runtime.plugins, runtime.info.name, context)
 
 
 def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backend:

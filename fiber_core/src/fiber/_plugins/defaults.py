@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fiber.hookspecs import hookimpl
 from fiber.model import ListenAddress
 
 if TYPE_CHECKING:
-    from fiber._ring.framework import RingFramework
     from fiber.abc import Backend
     from fiber.model import Interface, Job, JobSpec, Peers
 
@@ -35,14 +34,6 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
     best = min(usable, key=_rank).address if usable else _LOOPBACK
     host = f"[{best}]" if ":" in best else best
     return ListenAddress(bind_url=f"tls+tcp://{host}:0")
-
-
-@hookimpl
-def fiber_ring_frameworks() -> Iterable[RingFramework]:
-    """The frameworks that the core knows."""
-    from fiber._ring.frameworks import built_in
-
-    return built_in()
 
 
 def _rank(interface: Interface) -> tuple[bool, bool, bool]:

@@ -1,36 +1,315 @@
-"""Runs a ring: carries what its workers tell to the machine, and does what the machine says."""
+"""Runs a ring: carries what its workers tell to the machine, and does what the machine says.
+
+One thread that waits for descriptors, for what other threads have for it, and for a time.
+
+Takes what members say of rounds to the machine, and what the machine decides to the members.
+
+What those who wait for a ring are told.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import logging
+import os
+import pickle
+import queue
+import selectors
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._ring import commands as do
 from fiber._ring import events
-from fiber._ring.attempt_messages import Talk
-from fiber._ring.job_threads import Hands
-from fiber._ring.loop import Loop
+from fiber._ring import events as do
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberThread, Work
 from fiber._ring.model import Failure, Group, RingStatus
-from fiber._ring.outcome import Outcome
 from fiber._ring.policy import Policy
-from fiber._ring.workers import Worker, ended_badly, why
+from fiber._ring.protocol import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
+from fiber._ring.rendezvous import Admission, Round
+from fiber._ring.workers import Hands, Worker, ended_badly, raised, why
+from fiber.connection import Connection, Pipe
 from fiber.model import JobState
-from fiber.pipes import Connection, Pipe
 
 if TYPE_CHECKING:
     from fiber._launch.child import Child
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
+
+__all__ = ["Talk"]
+
+
+class Loop:
+    """Calls what belongs to a descriptor, and what was posted, on the thread that runs it."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._read, self._write = os.pipe()
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
+        self._selector.register(self._read, selectors.EVENT_READ, self._clear)
+        self._is_stopping = False
+
+    def post(self, news: Callable[[], None]) -> None:
+        """Have something called on the loop's thread; from any thread."""
+        self._news.put(news)
+        # a full pipe wakes it as well
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._write >= 0:
+                os.write(self._write, b"!")
+
+    def watch(self, fd: int, action: Callable[[], None]) -> None:
+        """Have something called whenever a descriptor can be read from."""
+        if not self._is_stopping:
+            self._selector.register(fd, selectors.EVENT_READ, action)
+
+    def unwatch(self, fd: int) -> None:
+        """Not any more; nothing where it was not watched."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(fd)
+
+    def run(self, turn: Callable[[], float | None]) -> None:
+        """Until it is stopped.
+
+        Args:
+            turn: called after whatever happened; returns the moment by which it must be again.
+        """
+        due = turn()
+        while not self._is_stopping:
+            left = None if due is None else max(0.0, due - time.monotonic())
+            for key, _ in self._selector.select(left):
+                # one that was called before may have ended the watch
+                if key.fd in self._selector.get_map():
+                    key.data()
+            self.drain()
+            due = turn()
+
+    def drain(self) -> None:
+        """Call what was posted."""
+        while not self._news.empty():
+            self._news.get()()
+
+    def stop(self) -> None:
+        """Return from :meth:`run` soon; on the loop's thread."""
+        self._is_stopping = True
+
+    def close(self) -> None:
+        """Release its descriptors; what is posted afterwards is never called."""
+        self._is_stopping = True
+        with self._lock:
+            if self._write >= 0:
+                self._selector.close()
+                os.close(self._read)
+                os.close(self._write)
+                self._read = self._write = -1
+
+    def _clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                pass
+
+
+class Talk:
+    """The round of a ring, and what it goes on from.
+
+    Args:
+        team: all workers, by number.
+        bounds: fewest and most ranks, where these may change while ranks run.
+        feed: tells the machine.
+    """
+
+    def __init__(
+        self,
+        team: Mapping[int, Worker],
+        bounds: tuple[int, int] | None,
+        feed: Callable[[events.Event], None],
+    ) -> None:
+        self._team = team
+        self._bounds = bounds
+        self._feed = feed
+        self._round: Round | None = None
+        self._admission: Admission | None = None
+        self._state: tuple[int, bytes | None] = (0, None)
+
+    def rank_of(self, worker: Worker, slot: int | None) -> int | None:
+        """The rank of a worker's slot; None where it has none."""
+        return None if self._round is None else self._round.rank_of(worker.number, slot)
+
+    def results(self) -> list[bytes]:
+        """What each rank returned, pickled, by rank."""
+        return [] if self._round is None else self._round.results()
+
+    # -- what the machine wants
+
+    def form(self, told: do.Form) -> None:
+        """Bring the workers of a new round together."""
+        self._admission = None
+        self._round = Round(told.round, told.restarts, told.placements, self._team, self._bounds)
+        self._round.dial()
+
+    def go(self) -> None:
+        """Let all of them begin."""
+        current = self._round
+        assert current is not None, "the machine forms a round before it runs"
+        for place in current.placements:
+            self._team[place.worker].send(self._run(current))
+
+    def admit(self, told: do.Admit) -> None:
+        """Bring a newcomer together with those that run."""
+        assert self._round is not None, "the machine admits to a round"
+        self._admission = Admission(self._round, self._team[told.worker], self._team)
+        self._admission.ask()
+        self.look_again()
+
+    def change(self, told: do.Change) -> None:
+        """Tell those that run who they are now; a newcomer is told the same, and begins."""
+        current, admission = self._round, self._admission
+        assert current is not None, "the machine changes a round"
+        joined = any(place.worker not in current.workers for place in told.placements)
+        came = admission.hellos if admission is not None and joined else ()
+        current.change(told.placements, came)
+        self.look_again()
+
+    def collect(self, told: do.Collect) -> None:
+        """Ask survivors what they committed last."""
+        current = self._round
+        assert current is not None, "the machine collects from a round"
+        current.ask(told.workers)
+        self.look_again()
+
+    # -- what members say
+
+    def heard(self, worker: Worker, slot: int, message: Any) -> None:
+        """A member said something, which is a sign of life in any case."""
+        number, current = worker.number, self._round
+        self._feed(events.WorkerHeard(number))
+        if isinstance(message, Hello):
+            worker.hellos[slot] = message
+            if worker.is_up:
+                self._feed(events.WorkerUp(number, message.host))
+        elif isinstance(message, Probed) and current is not None:
+            self._probed(current, worker, slot, message)
+        elif isinstance(message, Met) and current is not None:
+            self._met(current, worker, slot, message)
+        elif isinstance(message, Returned):
+            worker.returned[slot] = message.result
+            if len(worker.returned) == worker.group.slots:
+                self._feed(events.WorkerDone(number))
+        elif isinstance(message, Raised):
+            worker.raised.add(slot)
+            host = worker.hellos[slot].host.name
+            failed = raised(message, self.rank_of(worker, slot), host)
+            self._feed(events.WorkerFailed(number, failed))
+        elif isinstance(message, Kept):
+            worker.kept[slot] = message
+            self.look_again()
+        else:
+            assert isinstance(message, Beat), f"a member said {message!r}"
+
+    def look_again(self) -> None:
+        """Somebody answered, or will not any more."""
+        current, admission = self._round, self._admission
+        if current is not None and current.is_answered():
+            self._keep_newest(current)
+            self._feed(events.Collected(current.number))
+        if admission is not None and admission.is_answered():
+            self._decide(admission)
+
+    def _probed(self, current: Round, worker: Worker, slot: int, message: Probed) -> None:
+        admission = self._admission
+        if admission is not None:
+            admission.probed(worker, slot, message)
+            self.look_again()
+            return
+        failure = current.probed(worker.number, slot, message)
+        if failure is not None:
+            self._feed(events.NotFormed(current.number, failure))
+
+    def _met(self, current: Round, worker: Worker, slot: int, message: Met) -> None:
+        if current.is_joining(worker.number):
+            worker.send_to(slot, self._run(current))
+        elif current.met(worker.number, slot, message):
+            self._feed(events.Formed(current.number))
+
+    def _decide(self, admission: Admission) -> None:
+        failure, number, current = admission.failure(), admission.worker.number, self._round
+        assert current is not None, "somebody is admitted to a round"
+        self._keep_newest(current)
+        if failure is None:
+            self._feed(events.Admitted(current.number, number))
+        else:
+            self._feed(events.NotAdmitted(current.number, number, failure))
+        if self._admission is admission:
+            self._admission = None
+
+    def _keep_newest(self, current: Round) -> None:
+        """What those that begin go on from: the newest state that anybody told."""
+        newest = current.newest()
+        if newest is not None and newest[0] >= self._state[0]:
+            self._state = newest
+
+    def _run(self, current: Round) -> Run:
+        step, state = self._state
+        return Run(facts=current.facts, step=step, state=state)
+
+
+class Outcome:
+    """The last status of a ring, and its end; for any thread.
+
+    Args:
+        status: as it is now.
+    """
+
+    def __init__(self, status: RingStatus) -> None:
+        self._changed = threading.Condition()
+        self._status = status
+        self._is_over = False
+        self._results: tuple[bytes, ...] = ()
+        #: why it failed, once it has
+        self.failure: Failure | None = None
+
+    # -- for those who wait
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over, or ``timeout`` seconds have passed; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_over, timeout)
+
+    def wait_for(
+        self, condition: Callable[[RingStatus], bool], timeout: float | None = None
+    ) -> bool:
+        """Wait until something is true of the status; False where it is over or time ran out."""
+        with self._changed:
+            self._changed.wait_for(lambda: condition(self._status) or self._is_over, timeout)
+            return condition(self._status)
+
+    def results(self) -> list[Any]:
+        """What the ranks returned, by rank."""
+        return [pickle.loads(found) for found in self._results]
+
+    # -- for the coordinator
+
+    def told(self, status: RingStatus) -> None:
+        """It has another status."""
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    def over(self, failure: Failure | None, results: Sequence[bytes] = ()) -> None:
+        """It is over; the first word on it counts."""
+        with self._changed:
+            if not self._is_over:
+                self._is_over, self.failure = True, failure
+                self._results = tuple(results)
+            self._changed.notify_all()
+
 
 log = logging.getLogger("fiber")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from fiber._wire.accept_thread import Accepting, private_listener
 
 if TYPE_CHECKING:
-    from fiber.pipes import Connection
+    from fiber.connection import Connection
     from fiber.queues import SimpleQueue
 
 __all__ = [
@@ -185,7 +185,7 @@ class Pipes:
         Raises:
             PeerLostError: the member that served it is gone.
         """
-        from fiber.pipes import Pipe
+        from fiber.connection import Pipe
 
         here, there = Pipe()
         with there:

@@ -102,6 +102,6 @@ def preferences(ring: RingView) -> dict[str, str]:
 
 
 def _cpus() -> int:
-    from fiber._launch.cpus import cpu_count
+    from fiber._agent.cgroups import cpu_count
 
     return cpu_count()

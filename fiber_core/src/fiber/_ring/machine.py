@@ -7,7 +7,7 @@ from typing import Any
 
 from fiber._base import values
 from fiber._ring import events
-from fiber._ring.commands import Instruction
+from fiber._ring.events import Instruction
 from fiber._ring.membership import State, Worker
 from fiber._ring.model import ConditionKind, Failure, Group, RingPhase, RingStatus
 from fiber._ring.phases import Course, Next

@@ -1,24 +1,40 @@
-"""A member of a ring: joins the others, runs the user's code, and tells what became of it."""
+"""A member of a ring: joins the others, runs the user's code, and tells what became of it.
+
+What a member tells of the host that it runs on.
+
+A port of this host that stays a member's own until its user code binds it.
+
+Members dial each other before user code runs, to learn which addresses work.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import ipaddress
 import logging
 import os
+import platform
 import queue
 import secrets
+import selectors
+import socket
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fiber._base import values
 from fiber._ring import framework as basics
-from fiber._ring import host, view
-from fiber._ring.ports import KeptPort
+from fiber._ring import view
+from fiber._ring.model import Host
 from fiber._ring.protocol import (
+    Address,
     Beat,
     Changed,
     Hello,
@@ -27,23 +43,230 @@ from fiber._ring.protocol import (
     Meet,
     Met,
     Probe,
+    Probed,
     Raised,
     Returned,
     Run,
+    Target,
     Tell,
 )
-from fiber._ring.reachability import PROOF, Answering, probe
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber._wire import codec
+from fiber._wire.accept_thread import Accepting
 from fiber._wire.interfaces import interfaces
+from fiber.model import Interface
 from fiber.process import Process
 
 if TYPE_CHECKING:
     from fiber._ring.framework import RingFramework
-    from fiber.pipes import Connection
+    from fiber.connection import Connection
 
-__all__ = ["MemberProcess", "MemberThread", "Work"]
+__all__ = ["MemberProcess", "MemberThread", "Work", "addresses", "this_host"]
+
+
+def this_host() -> Host:
+    """Its name, and what tells it from others of the same name."""
+    name = platform.node()
+    parts = [name]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with contextlib.suppress(OSError):
+        # processes in two network namespaces have no address in common
+        parts.append(str(Path("/proc/self/ns/net").stat().st_ino))
+    return Host(name, "/".join(parts))
+
+
+def addresses(interfaces: Sequence[Interface], parent_url: str = "") -> tuple[Address, ...]:
+    """The host's addresses, best first: the one that its parent is reached by, loopback last.
+
+    Args:
+        interfaces: what it has.
+        parent_url: where its parent listens, where that is a host.
+    """
+    route = _route(parent_url)
+    found = []
+    for position, one in enumerate(interfaces):
+        ip = ipaddress.ip_address(one.address.partition("%")[0])
+        # members listen at version 4
+        if one.is_up and ip.version == 4:
+            key = (ip.is_loopback, ip.is_link_local, one.address != route, position)
+            found.append((key, Address(one.address, one.name)))
+    return tuple(address for _, address in sorted(found, key=lambda pair: pair[0]))
+
+
+def _route(url: str) -> str:
+    """The own address by which the host of a URL is reached; empty where that tells nothing."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        return ""
+    if not host:
+        return ""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.setblocking(True)
+        # nothing is sent: the system chooses a way
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
+    return ""
+
+
+class KeptPort:
+    """Bound and not listened at, so the system gives it to nobody who asks for any port.
+
+    Who asks for this very port and allows the reuse of addresses, as servers do, gets it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(True)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(("", 0))
+        except BaseException:
+            self._socket.close()
+            raise
+        #: its number
+        self.number: int = self._socket.getsockname()[1]
+
+    def listener(self) -> socket.socket:
+        """A listening socket at it; the port stays kept when that is closed."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setblocking(True)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", self.number))
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def close(self) -> None:
+        """Give it back; idempotent."""
+        self._socket.close()
+
+
+#: seconds within which an address answers, or does not work
+PATIENCE = 5.0
+#: seconds that others get once one address of each target has answered
+_MORE = 0.5
+#: connections at once
+_WINDOW = 64
+#: bytes of a proof
+PROOF = 16
+
+
+class Answering:
+    """Answers whoever dials, on a thread of its own, until it is closed.
+
+    Args:
+        listener: where; closed with it.
+        answer: what to say.
+    """
+
+    def __init__(self, listener: socket.socket, answer: bytes) -> None:
+        self._answer = answer
+        self._accepting = Accepting(listener, self._serve, name="fiber-ring-probe")
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(self._answer)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._accepting.close()
+
+
+@values.define(eq=False)
+class _Dial:
+    target: Target
+    ip: str
+    socket: socket.socket
+    got: bytes = b""
+
+
+def probe(targets: Iterable[Target], *, patience: float = PATIENCE) -> Probed:
+    """Dial all addresses of all targets, many at once.
+
+    Args:
+        targets: whom.
+        patience: seconds for all of it.
+    """
+    targets = list(targets)
+    # each target's best address first
+    most = max((len(target.ips) for target in targets), default=0)
+    waiting = [
+        (target, target.ips[position])
+        for position in reversed(range(most))
+        for target in reversed(targets)
+        if position < len(target.ips)
+    ]
+    answered: dict[int, list[str]] = {target.index: [] for target in targets}
+    failures: dict[int, str] = {}
+    is_enough, end = False, time.monotonic() + patience
+    with selectors.DefaultSelector() as selector:
+        while (waiting or selector.get_map()) and time.monotonic() < end:
+            while waiting and len(selector.get_map()) < _WINDOW:
+                _dial(selector, *waiting.pop(), failures)
+            for key, events in selector.select(max(0.0, min(0.2, end - time.monotonic()))):
+                dial: _Dial = key.data
+                outcome = _go_on(selector, dial, events)
+                if outcome is None:
+                    continue
+                selector.unregister(dial.socket)
+                dial.socket.close()
+                if outcome == "" and dial.got == dial.target.proof:
+                    answered[dial.target.index].append(dial.ip)
+                else:
+                    what = outcome or "somebody else answers there"
+                    failures[dial.target.index] = f"{dial.ip}: {what}"
+            if not is_enough and all(answered.values()):
+                is_enough, end = True, min(end, time.monotonic() + _MORE)
+        for key in list(selector.get_map().values()):
+            dial = key.data
+            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {patience:g} s")
+            dial.socket.close()
+    order = {target.index: target.ips for target in targets}
+    return Probed(
+        {index: tuple(sorted(found, key=order[index].index)) for index, found in answered.items()},
+        failures,
+    )
+
+
+def _dial(
+    selector: selectors.BaseSelector, target: Target, ip: str, failures: dict[int, str]
+) -> None:
+    dialling = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    dialling.setblocking(False)
+    code = dialling.connect_ex((ip, target.port))
+    if code not in (0, errno.EINPROGRESS):
+        dialling.close()
+        failures[target.index] = f"{ip}: {os.strerror(code)}"
+        return
+    dial = _Dial(target, ip, dialling)
+    selector.register(dialling, selectors.EVENT_WRITE | selectors.EVENT_READ, dial)
+
+
+def _go_on(selector: selectors.BaseSelector, dial: _Dial, events: int) -> str | None:
+    """None while there may be more; empty once all has come; else what went wrong."""
+    code = dial.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        return os.strerror(code)
+    if not events & selectors.EVENT_READ:
+        selector.modify(dial.socket, selectors.EVENT_READ, dial)
+        return None
+    try:
+        part = dial.socket.recv(PROOF - len(dial.got))
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        return os.strerror(error.errno or errno.EIO)
+    dial.got += part
+    if len(dial.got) >= PROOF:
+        return ""
+    return None if part else "it hung up"
+
 
 log = logging.getLogger("fiber")
 
@@ -146,9 +369,9 @@ class _Member:
             url = self._parent
             self._tell(
                 Hello(
-                    host=host.this_host(),
+                    host=this_host(),
                     pid=os.getpid(),
-                    addresses=host.addresses(interfaces(), url),
+                    addresses=addresses(interfaces(), url),
                     port=port.number,
                     proof=proof,
                 )

@@ -1,18 +1,208 @@
-"""The course of a ring: its phases, what leads from one to the next, and what is due when."""
+"""The course of a ring: its phases, what leads from one to the next, and what is due when.
+
+Members that come and go while a ring runs, where those that stay go on.
+
+What happened to a ring, as conditions, events and times.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from fiber._base import values
-from fiber._ring.changes import Changes
-from fiber._ring.commands import Collect, Conclude, Forget, Form, Go, Halt, Instruction
-from fiber._ring.event_log import Chronicle
-from fiber._ring.membership import Roll, State, Worker, delay
-from fiber._ring.model import ConditionKind, Failure, Group, Placement, RingPhase
+from fiber._ring.events import Admit, Change, Collect, Conclude, Forget, Form, Go, Halt, Instruction
+from fiber._ring.membership import Roll, Seated, State, Worker, assign, delay, in_order
+from fiber._ring.model import (
+    Condition,
+    ConditionKind,
+    Failure,
+    Group,
+    Placement,
+    RingEvent,
+    RingPhase,
+)
 from fiber._ring.policy import Clean, Policy
-from fiber._ring.ranks import assign
+
+if TYPE_CHECKING:
+    from fiber._ring.model import Failure, Placement
+
+
+class Changes:
+    """Who left a round and who joined it; of no effect where the policy starts all again.
+
+    Those that stay keep their order, and newcomers come after them, so that rank 0 is somebody who
+    knows where the others are.
+
+    Args:
+        course: of the ring.
+    """
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        #: how many times ranks were assigned anew while they ran
+        self.count = 0
+        self._order: list[Seated] = []
+        self._newcomer: int | None = None
+
+    def begin(self, placements: Sequence[Placement]) -> None:
+        """A round begins to run."""
+        self._newcomer = None
+        self._order = [Seated(one.worker, one.seat, one.host, one.slots) for one in placements]
+
+    def lets_go(self, failure: Failure, now: float, out: list[Instruction]) -> bool:
+        """Whether the others go on without the worker that failed; if so, they are told.
+
+        They do where it was lost, not where its code failed; and not without the one that opened
+        what all need, nor with fewer than the ring's least.
+        """
+        course, number = self._course, failure.worker
+        if not course.policy.is_live or number is None or number not in course.round:
+            return False
+        is_host = number == self._order[0].worker
+        if is_host or not failure.is_loss or len(course.round) - 1 < course.least:
+            return False
+        seat = next(one.seat for one in self._order if one.worker == number)
+        course.roll.failed_to_start(seat, failure, now)
+        self._leave([number], now, out)
+        course.chronicle.note("MemberLost", str(failure), now)
+        self._tell(out)
+        return True
+
+    def advance(self, now: float, out: list[Instruction]) -> None:
+        """Let those go that are not wanted any more, and the next newcomer in."""
+        course = self._course
+        surplus = [one for one in self._order if one.seat >= course.wanted]
+        if surplus and surplus[0] is self._order[0]:
+            course.start_again("the member that the others depend on is to go", now, out)
+            return
+        if surplus:
+            self._leave([one.worker for one in surplus], now, out)
+            seats = ", ".join(str(one.seat) for one in surplus)
+            course.chronicle.note("MemberLeft", f"fewer are wanted; without {seats}", now)
+            self._tell(out)
+        if self._newcomer is not None and self._is_there(self._newcomer):
+            return
+        new = [one.number for one in course.roll.up() if one.number not in course.round]
+        self._newcomer = new[0] if new else None
+        if self._newcomer is not None:
+            out.append(Admit(course.rounds, self._newcomer))
+
+    def is_admitting(self, worker: int) -> bool:
+        """Whether a newcomer is being brought together with the others."""
+        return worker == self._newcomer and self._is_there(worker)
+
+    def admit(self, number: int, now: float, out: list[Instruction]) -> None:
+        """A newcomer belongs to the ring from now on."""
+        course = self._course
+        worker = course.roll.get(number)
+        assert worker is not None, "who is gone is not admitted"
+        self._newcomer = None
+        worker.heard = now
+        course.round[number] = False
+        self._order.append(Seated(number, worker.seat, worker.host, worker.group.slots))
+        course.chronicle.note("MemberJoined", f"member {worker.seat} on {worker.host.name}", now)
+        self._tell(out)
+
+    def _is_there(self, number: int) -> bool:
+        worker = self._course.roll.get(number)
+        return worker is not None and worker.ending is None
+
+    def _leave(self, numbers: Sequence[int], now: float, out: list[Instruction]) -> None:
+        course = self._course
+        self._order = [one for one in self._order if one.worker not in numbers]
+        for number in numbers:
+            del course.round[number]
+            worker = course.roll.get(number)
+            if worker is not None:
+                course.roll.end(worker, now, out)
+
+    def _tell(self, out: list[Instruction]) -> None:
+        course = self._course
+        self.count += 1
+        course.placements = in_order(self._order)
+        out.append(Change(course.rounds, course.placements))
+
+
+_KEPT = 200
+_OVER = (ConditionKind.SUCCEEDED, ConditionKind.FAILED)
+#: what is no longer true when something else becomes true
+_ENDS: dict[ConditionKind, tuple[ConditionKind, ...]] = {
+    ConditionKind.CREATED: (),
+    ConditionKind.RUNNING: (ConditionKind.RESTARTING, ConditionKind.SUSPENDED),
+    ConditionKind.RESTARTING: (ConditionKind.RUNNING, ConditionKind.SUSPENDED),
+    ConditionKind.SUSPENDED: (ConditionKind.RUNNING, ConditionKind.RESTARTING),
+    ConditionKind.SUCCEEDED: (
+        ConditionKind.RUNNING,
+        ConditionKind.RESTARTING,
+        ConditionKind.SUSPENDED,
+    ),
+    ConditionKind.FAILED: (
+        ConditionKind.RUNNING,
+        ConditionKind.RESTARTING,
+        ConditionKind.SUSPENDED,
+    ),
+}
+
+
+class Chronicle:
+    """Keeps the last word on each kind of condition, and the last events.
+
+    Args:
+        epoch: what a moment of the machine's clock is to be added to for seconds since the epoch.
+    """
+
+    def __init__(self, epoch: float) -> None:
+        self._epoch = epoch
+        self._conditions: dict[ConditionKind, Condition] = {}
+        self._events: deque[RingEvent] = deque(maxlen=_KEPT)
+        #: when it was started or resumed
+        self.start_time: float | None = None
+        #: when it was over
+        self.completion_time: float | None = None
+
+    def is_now(self, kind: ConditionKind, reason: str, message: str, now: float) -> None:
+        """Something is true of the ring from now on."""
+        for other in _ENDS[kind]:
+            self.is_no_longer(other, reason, message, now)
+        self._set(kind, True, reason, message, now)
+        self.note(reason, message, now)
+        if kind in _OVER:
+            self.completion_time = self._epoch + now
+
+    def is_no_longer(self, kind: ConditionKind, reason: str, message: str, now: float) -> None:
+        """Something is no longer true of it; nothing where it was not."""
+        known = self._conditions.get(kind)
+        if known is not None and known.is_true:
+            self._set(kind, False, reason, message, now)
+
+    def note(self, reason: str, message: str, now: float) -> None:
+        """Something happened that is no condition."""
+        self._events.append(RingEvent(self._epoch + now, reason, message))
+
+    def began(self, now: float) -> None:
+        """It was started, or resumed."""
+        self.start_time = self._epoch + now
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The last word on each kind, oldest first."""
+        return tuple(self._conditions.values())
+
+    @property
+    def events(self) -> tuple[RingEvent, ...]:
+        """The last events, oldest first."""
+        return tuple(self._events)
+
+    def _set(
+        self, kind: ConditionKind, is_true: bool, reason: str, message: str, now: float
+    ) -> None:
+        self._conditions.pop(kind, None)
+        self._conditions[kind] = Condition(
+            kind=kind, is_true=is_true, reason=reason, message=message, time=self._epoch + now
+        )
 
 
 class Next(enum.Enum):

@@ -69,5 +69,5 @@ class Policy:
     grace: float = values.field(default=2.0, validator=values.gt(0.0))
     #: seconds after which a worker that cannot be ended is waited for no more
     end_timeout: float = values.field(default=30.0, validator=values.gt(0.0))
-    #: True where workers outlive a restart: :class:`~fiber._ring.commands.Halt` ends what they run
+    #: True where workers outlive a restart: :class:`~fiber._ring.events.Halt` ends what they run
     keeps_workers: bool = False

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fiber import hints
 from fiber._ring import counters, events
 from fiber._ring.controller import Coordinator
-from fiber._ring.errors import RingError
 from fiber._ring.frameworks import find_framework
 from fiber._ring.member import Work
-from fiber._ring.model import Group, RingStatus
+from fiber._ring.model import Group, RingError, RingStatus
 from fiber._ring.policy import Clean, Policy
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError

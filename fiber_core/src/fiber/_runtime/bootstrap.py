@@ -6,87 +6,27 @@ Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from fiber._base import values
+from fiber._agent.instructions import Instructions, dial
+from fiber._base import entry_points, values
 from fiber._launch.module_server import ParentFinder
 from fiber._wire import codec
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import Hello
-from fiber._wire.identity import Credentials
+from fiber._wire.handshake import PICKLER, Hello
 from fiber._wire.link import Link
-from fiber.exceptions import HandshakeError, StartError, TransportError
+from fiber.exceptions import StartError
 
-#: how a ``JobSpec`` names :func:`main`
-ENTRY = "fiber._runtime.bootstrap:main"
-#: the same as an argv, for jobs that are not forked
-MODULE = "fiber._runtime.bootstrap"
-#: what every worker imports; a supervisor that forks them imports it once
-PRELOAD = (
-    "fiber._config.settings",
-    "fiber._tasks.worker",
-    "fiber._runtime.bootstrap",
-    "fiber._launch.preloaded",
-    "fiber._workers.pool_process",
-    "fiber._runtime.runtime",
-    "multiprocessing.spawn",
-)
 #: since then the stdlib leaves exit functions, its own among them, to whoever starts processes
 _ENDS_ARE_OURS = sys.version_info >= (3, 13)
-#: seconds for which a parent that does not answer is dialled again
-PATIENCE = 3.0
-#: exit code of a worker whose descriptors a task has closed or replaced
-DESCRIPTORS_LOST = 121
 
-
-@values.frozen(kw_only=True)
-class Instructions:
-    """What a job is told privately; enough to reach its parent and be recognised."""
-
-    #: secrets of the run
-    credentials: Credentials
-    #: where the parent listens, best first
-    urls: tuple[str, ...]
-    #: identity of the job within the run
-    ident: str
-    #: folder of the run on the parent's host
-    directory: str
-    #: how many processes the job has
-    processes: int
-    #: largest frame of this run
-    max_frame: int
-    #: seconds for which a parent that does not answer is dialled again
-    patience: float = PATIENCE
-    #: True where the job does not see the parent's files
-    elsewhere: bool = False
-    #: what to dial in place of addresses that this host cannot reach
-    forwards: Mapping[str, str] = values.field(factory=dict)
-    #: True where the job's supervisor knows ways to what cannot be dialled from there
-    landing: bool = False
-
-    def encode(self) -> bytes:
-        """For ``JobSpec.private``."""
-        data = values.asdict(self)
-        return json.dumps({**data, "credentials": self.credentials.to_json()}).encode()
-
-    @classmethod
-    def decode(cls, private: bytes) -> Instructions:
-        """What :meth:`encode` wrote."""
-        data = json.loads(private)
-        data["credentials"] = Credentials.from_json(data["credentials"])
-        data["urls"] = tuple(data["urls"])
-        return cls(**data)
-
-    def ident_of(self, index: int) -> str:
-        """Identity of one process of the job."""
-        return self.ident if self.processes == 1 else f"{self.ident}.{index}"
+# remembered by the function: a supervisor that imports this module asks once for all that it forks
+entry_points.version(PICKLER)
 
 
 def main(private: bytes, index: int) -> int:
@@ -98,30 +38,6 @@ def main(private: bytes, index: int) -> int:
         return _become(link, instructions, hello, index)
     finally:
         link.close()
-
-
-def dial(instructions: Instructions, hello: Hello) -> Link:
-    """Reach the parent, trying each of its addresses for a while.
-
-    Raises:
-        StartError: none answers; the last error is its cause.
-        HandshakeError: it refused us.
-    """
-    deadline = time.monotonic() + instructions.patience
-    while True:
-        failure: TransportError | None = None
-        for url in instructions.urls:
-            try:
-                return Link(url, instructions.credentials, hello, max_frame=instructions.max_frame)
-            except HandshakeError:
-                raise
-            except TransportError as error:
-                failure = error
-        if time.monotonic() > deadline:
-            msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
-            raise StartError(msg) from failure
-        # a listener that does not exist yet tells nobody when it does
-        time.sleep(0.05)
 
 
 def _become(link: Link, instructions: Instructions, hello: Hello, index: int) -> int:

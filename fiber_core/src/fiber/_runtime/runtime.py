@@ -1,4 +1,7 @@
-"""What a process of a run owns: settings, plugins, backend, connections; closed in order."""
+"""What a process of a run owns: settings, plugins, backend, connections; closed in order.
+
+Fiber's own log: where the user asked for it, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,32 @@ import itertools
 import logging
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Mapping
 from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fiber._launch.router import Ways
+from fiber._base.entry_points import load_object
+from fiber._launch.router import Router
 from fiber._plugins.backend_choice import (
-    backend_of_run,
     choose_backend,
+    load_backend,
     load_settings,
     open_backend,
 )
-from fiber._runtime.logs import configure_logging
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
 from fiber.exceptions import BackendUnavailableError, FiberError
-from fiber.model import JobSpec
+from fiber.model import BackendContext, JobSpec
 
 if TYPE_CHECKING:
+    from fiber._agent.instructions import Instructions
     from fiber._config.settings import Config
     from fiber._launch.launcher import Launcher
     from fiber._plugins.manager import Plugins
-    from fiber._runtime.bootstrap import Instructions
-    from fiber._wire.client import Client
-    from fiber._wire.clients import Clients
+    from fiber._wire.client import Client, Clients
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
@@ -42,15 +45,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fiber")
 
+
+def configure_logging(config: Config) -> None:
+    """Follow ``debug``, ``log_level`` and ``log_file``; without them the program's set-up counts."""
+    level = logging.DEBUG if config.debug else config.log_level.upper()
+    if config.debug or config.is_set("log_level"):
+        log.setLevel(level)
+    if config.log_file is not None and not any(
+        isinstance(handler, logging.FileHandler) for handler in log.handlers
+    ):
+        handler = logging.FileHandler(config.log_file, delay=True)
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(processName)s %(levelname)s %(message)s")
+        )
+        log.addHandler(handler)
+    elif config.debug and not log.handlers:
+        handler_ = logging.StreamHandler(sys.stderr)
+        handler_.setFormatter(logging.Formatter("%(processName)s %(levelname)s %(message)s"))
+        log.addHandler(handler_)
+
+
 _lock = threading.RLock()
 _current: Runtime | None = None
 _arguments: dict[str, Any] = {}
 
 
 def _register_tensors() -> bool:
-    from fiber._objects.memory import tensors
-
-    return tensors.register()
+    # by name, and only where the program uses torch: shared objects are built upon this module
+    registered: bool = load_object("fiber._objects.memory.tensors:register")()
+    return registered
 
 
 codec.when_imported("torch", _register_tensors)
@@ -149,7 +172,7 @@ class Runtime:
         self._endpoint: Endpoint | None = None
         self._launcher: Launcher | None = None
         #: how this process is reached and reaches others
-        self.ways = Ways(self)
+        self.router = Router(self)
         self._clients: Clients | None = None
         self._parts: list[Any] = []
         self._finalizer: util.Finalize | None = None
@@ -259,7 +282,7 @@ class Runtime:
         with self._lock:
             if self._backend is None:
                 self._refuse_if_closed()
-                self._backend = backend_of_run(self)
+                self._backend = _load_backend(self)
             return self._backend
 
     def backend_named(self, name: str) -> Backend:
@@ -306,7 +329,7 @@ class Runtime:
         with self._lock:
             if self._endpoint is None:
                 self._refuse_if_closed()
-                self._endpoint = self.ways.open_endpoint()
+                self._endpoint = self.router.open_endpoint()
             return self._endpoint
 
     @property
@@ -331,9 +354,9 @@ class Runtime:
         """
         with self._lock:
             if self._clients is None:
-                from fiber._wire.clients import Clients
+                from fiber._wire.client import Clients
 
-                self._clients = Clients(self._connect, self.ways.way)
+                self._clients = Clients(self._connect, self.router.way)
             clients = self._clients
         return clients.get(url)
 
@@ -361,7 +384,7 @@ class Runtime:
     def submit(self, spec: JobSpec) -> Job:
         """Submit a job through the hook, so that plugins may wrap it."""
         job: Job = self.plugins.hook.fiber_submit_job(backend=self.backend, spec=spec)
-        self.ways.submitted(spec, job)
+        self.router.submitted(spec, job)
         return job
 
     def notify(self, hook: str, **facts: Any) -> None:
@@ -384,7 +407,7 @@ class Runtime:
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
-        first = (self._endpoint, self.ways, self._clients, self._launcher, self._backend)
+        first = (self._endpoint, self.router, self._clients, self._launcher, self._backend)
         # the last one is closed first, and each whatever becomes of the others
         with contextlib.ExitStack() as stack:
             stack.callback(self._is_closed)
@@ -418,3 +441,19 @@ class Runtime:
         if self.closing:
             msg = "this process is ending; nothing new can be started"
             raise FiberError(msg)
+
+
+def _load_backend(runtime: Runtime) -> Backend:
+    """The chosen backend of a run, loaded.
+
+    Raises:
+        BackendError: it cannot be loaded.
+    """
+    context = BackendContext(
+        config=runtime.config.settings,
+        providers=runtime.plugins.providers(),
+        run_id=runtime.run_id,
+        run_directory=str(runtime.directory),
+        lease=runtime.config.lease,
+    )
+    return load_backend(runtime.plugins, runtime.info.name, context)

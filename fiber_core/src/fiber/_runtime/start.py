@@ -39,7 +39,7 @@ def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
             return _ready(judge)
     if os.environ.get("FIBER_BACKEND"):
         return _ready(judge)
-    from fiber._agent.supervisor.prestart import end_early, start_early
+    from fiber._agent.supervisor.start import end_early, start_early
 
     start_early()
     try:

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fiber._tasks.broadcast import LARGE
+from fiber._tasks.shared_payload import LARGE
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 

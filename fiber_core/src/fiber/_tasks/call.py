@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fiber._tasks import arguments, protocol
-from fiber._tasks.modes import Mode
+from fiber._tasks.protocol import Mode
 from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
-    from fiber._tasks.broadcast import Laid
-    from fiber._tasks.shared_payload import Repeated
+    from fiber._tasks.shared_payload import Laid, Repeated
 
 #: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)

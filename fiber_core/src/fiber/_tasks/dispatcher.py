@@ -1,4 +1,9 @@
-"""The pool's side: transport events to the pending table, its instructions to the workers."""
+"""The pool's side: transport events to the pending table, its instructions to the workers.
+
+One timer that is set anew whenever what it waits for comes sooner.
+
+What a dispatcher tells whoever employs its workers.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,81 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, Protocol
 
 from fiber._tasks import protocol
-from fiber._tasks.broadcast import Memory
 from fiber._tasks.call import Call, Sink
-from fiber._tasks.large_functions import Large
-from fiber._tasks.modes import Mode
-from fiber._tasks.observer import Staff
 from fiber._tasks.outcomes import Received, read_error
-from fiber._tasks.pending import commands, events
+from fiber._tasks.pending import events
+from fiber._tasks.pending import events as commands
 from fiber._tasks.pending.policy import RetryPolicy
 from fiber._tasks.pending.table import PendingTable
+from fiber._tasks.protocol import Mode
 from fiber._tasks.session import Session
-from fiber._tasks.timer import Alarm
+from fiber._tasks.shared_payload import Large, Memory
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.reactor import Reactor
+from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import WireError
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
+
+
+class Alarm:
+    """Calls back at a moment, or before: whoever is called sets it again. For use under a lock.
+
+    Args:
+        reactor: runs the timer.
+        ring: called on its thread, after which nothing is set.
+    """
+
+    def __init__(self, reactor: Reactor, ring: Callable[[], None]) -> None:
+        self._reactor = reactor
+        self._ring = ring
+        self._timer: Timer | None = None
+
+    def set(self, deadline: float | None) -> None:
+        """Ring at ``deadline`` on the monotonic clock; None for no need to.
+
+        One that is set for sooner stays: to be called too soon costs less than to be set each time.
+        """
+        if deadline is None or (
+            self._timer is not None
+            and self._timer.action is not None
+            and self._timer.when <= deadline
+        ):
+            return
+        self.cancel()
+        self._timer = self._reactor.call_later(max(0.0, deadline - time.monotonic()), self._ring)
+
+    def rung(self) -> None:
+        """Whoever was called back knows."""
+        self._timer = None
+
+    def cancel(self) -> None:
+        """Ring no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Staff(Protocol):
+    """Who employs the workers, and hears how they do; called on the handler thread."""
+
+    def knows(self, ident: str) -> bool:
+        """True where the process is one of its workers."""
+
+    def is_up(self, ident: str) -> None:
+        """A worker asked for work for the first time."""
+
+    def is_broken(self, ident: str, error: BaseException) -> None:
+        """A worker's initializer failed."""
+
+    def is_cut(self, ident: str) -> None:
+        """A worker's connection ended."""
+
+    def is_retired(self, ident: str) -> None:
+        """A worker was told to exit."""
+
 
 #: a call's item size is observed again when it has changed by this factor
 _SIZE_CHANGE = 2.0

@@ -18,18 +18,36 @@ MISSING  up        digest of a function the worker has not, or has no longer; in
 RETIRE   down      nothing: exit
 BROKEN   up        the pickled exception of a failed initializer
 ======== ========= ==================================================================
+
+How a pool's function is called with an item.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import struct
 from collections.abc import Sequence
 
 from fiber._base import values
-from fiber._tasks.modes import Mode
 from fiber._wire import frames
 from fiber.exceptions import WireError
+
+
+class Mode(enum.IntFlag):
+    """How a function is called with an item."""
+
+    #: ``function(item)``
+    MAP = 0
+    #: ``function(*item)``
+    STARMAP = 1
+    #: ``function(*item[0], **item[1])``
+    APPLY = 2
+    #: a flag: each item is pickled by itself, since not all could be pickled or read together
+    SINGLY = 64
+    #: a flag: each unit has a pickle of its own, see :mod:`fiber._tasks.arguments`
+    APART = 128
+
 
 # both multiples of 16 bytes, so that the arrays behind them keep their alignment
 _TASKS = struct.Struct("<QQQQQB16s7x")

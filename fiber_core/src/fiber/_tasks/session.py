@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Unsendable
-from fiber._tasks.modes import Mode
-from fiber._tasks.pending.commands import Dispatch
+from fiber._tasks.pending.events import Dispatch
 from fiber._tasks.pending.views import HeldView
-from fiber._tasks.protocol import DIGEST, Tasks
+from fiber._tasks.protocol import DIGEST, Mode, Tasks
 from fiber._wire import codec
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind

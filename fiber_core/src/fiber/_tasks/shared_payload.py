@@ -2,21 +2,65 @@
 
 The parameters that a map hands to each task with another seed are one array in many tuples. What
 workers make of it is nothing to each other: each task has pages of its own as soon as it writes.
+
+What a pool asks of memory that its workers on this host map, and from which size on it is used.
+
+Functions too large to be sent to each worker: laid once into memory that workers here map.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._tasks.broadcast import KEPT, LARGE
+from fiber._wire import frames
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
-    from fiber._tasks.broadcast import Laid, Memory
+    from fiber._tasks.call import Call
+    from fiber._tasks.session import Session
 
 __all__ = ["BlindError", "Places", "Repeated"]
+
+#: bytes from which on something is laid: below, mapping it costs as much as sending it
+LARGE = 2**20
+#: bytes that are kept: of functions that no call has for the next call, of arguments for one call;
+#: the last function and the first argument are in any case
+KEPT = 256 * 2**20
+
+
+class Laid(Protocol):
+    """Bytes in memory that all processes of a host map and none changes."""
+
+    @property
+    def place(self) -> bytes:
+        """By which others find it."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+
+    def view(self) -> memoryview:
+        """The bytes, to read."""
+
+    def private(self) -> memoryview:
+        """The bytes, to read and to write; what is written is seen nowhere else."""
+
+    def close(self) -> None:
+        """Let nobody else find it; views stay valid."""
+
+
+class Memory(Protocol):
+    """Lays bytes, and finds those that others laid."""
+
+    def lay(self, segments: Sequence[frames.Buffer]) -> Laid | None:
+        """Lay bytes; None where there is no room for them."""
+
+    def find(self, place: bytes) -> Laid | None:
+        """What is at a place; None where it is not to be had here."""
 
 
 class Repeated:
@@ -111,3 +155,103 @@ class Places:
                 raise BlindError(msg)
             self._found[place] = laid
         return laid.private()
+
+
+class Large:
+    """Those of one pool.
+
+    Args:
+        memory: where they are laid; None for nowhere.
+        kept: bytes of those without a call that are kept.
+    """
+
+    def __init__(self, memory: Memory | None, kept: int = KEPT) -> None:
+        self._memory = memory
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._used: dict[bytes, tuple[Laid, int]] = {}
+        self._idle: OrderedDict[bytes, Laid] = OrderedDict()
+        self._closed = False
+
+    def lay(self, call: Call, sessions: Mapping[str, Session]) -> None:
+        """Lay a call's function if it is large and some worker may map it, its arguments later.
+
+        Args:
+            call: the call; its function is what was laid from now on.
+            sessions: the workers that there are so far.
+        """
+        if self._memory is None:
+            return
+        if call.count > 1:
+            call.repeated = Repeated(self._memory)
+        size = sum(map(len, call.function))
+        if size < LARGE:
+            return
+        there = list(sessions.values())
+        if there and not any(session.is_near for session in there):
+            return
+        with self._lock:
+            if self._closed:
+                return
+            laid, calls = self._used.get(call.digest, (None, 0))
+            laid = laid or self._idle.pop(call.digest, None) or self._memory.lay(call.function)
+            if laid is not None:
+                self._used[call.digest] = laid, calls + 1
+                call.laid, call.function = laid, [laid.view()]
+
+    def let_go(
+        self, call: Call, calls: Mapping[int, Call], sessions: Mapping[str, Session]
+    ) -> None:
+        """A call is done: have workers forget what is not needed again.
+
+        Args:
+            call: the call.
+            calls: those that are left.
+            sessions: the workers.
+        """
+        if call.repeated is not None:
+            call.repeated.close()
+        # what it refers to is held by each worker that has it
+        refers = call.release()
+        if call.laid is None and not refers:
+            return
+        gone = self._release(call, keep=not refers)
+        if refers:
+            gone.append(call.digest)
+        for digest in set(gone):
+            if all(other.digest != digest for other in calls.values()):
+                for session in sessions.values():
+                    session.forget(digest)
+
+    def _release(self, call: Call, *, keep: bool) -> list[bytes]:
+        """A call has its function no more; digests of those that were dropped."""
+        with self._lock:
+            laid, call.laid = call.laid, None
+            if laid is None:
+                return []
+            found, count = self._used.pop(call.digest)
+            if count > 1:
+                self._used[call.digest] = found, count - 1
+                return []
+            if self._closed or not keep:
+                found.close()
+                return [call.digest]
+            self._idle[call.digest] = found
+            gone = []
+            while self._is_over():
+                digest, idle = self._idle.popitem(last=False)
+                idle.close()
+                gone.append(digest)
+            return gone
+
+    def _is_over(self) -> bool:
+        return len(self._idle) > 1 and sum(one.size for one in self._idle.values()) > self._kept
+
+    def close(self) -> None:
+        """Keep nothing any more; idempotent."""
+        with self._lock:
+            self._closed = True
+            laid = [*self._idle.values(), *(one for one, _ in self._used.values())]
+            self._idle.clear()
+            for one in laid:
+                one.close()

@@ -19,7 +19,7 @@ that nobody in between can say anything of his own. It depends on the words:
 ``PROBE COUNT``          a byte follows, and then so many; the landing answers each with ``DONE``
 ======================== =================================================================
 
-After ``OK`` both sides are a :class:`~fiber._tunnel.session.Session`. A SID that is known
+After ``OK`` both sides are a :class:`~fiber._tunnel.crossing.Session`. A SID that is known
 already is a connection whose stream broke. ``PING`` on a stream that waits is a sign of life.
 """
 

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fiber._wire import descriptors, fork, frames, framing
+from fiber._wire import descriptors, fork, frames
+from fiber._wire import frames as framing
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError, TransportError
 

@@ -19,7 +19,7 @@ _GRANT_AFTER = frames.WINDOW // 2
 
 
 class _Socket(Protocol):
-    """The dialler's socket; see :mod:`~fiber._wire.nng_dialer` and ``unix_dialling``."""
+    """The dialler's socket; see :mod:`~fiber._wire.nng` and ``unix_dialling``."""
 
     keeps: bool
 
@@ -48,7 +48,7 @@ def socket_for(url: str, max_frame: int) -> _Socket:
         from fiber._wire.dialer import UnixDialling
 
         return UnixDialling(max_frame=max_frame)
-    from fiber._wire.nng_dialer import DiallingSocket
+    from fiber._wire.nng import DiallingSocket
 
     return DiallingSocket(max_frame=max_frame)
 

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fiber._wire import fork, framing
+from fiber._wire import fork
+from fiber._wire import frames as framing
 from fiber._wire import frames as wire
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials

@@ -6,12 +6,24 @@ sender back; from listener to dialler it drops what exceeds 64 frames, so the li
 window that its peer has acknowledged (``wire.WINDOW``).
 
 This module, ``dialling.py``, ``watch.py`` and ``fork.py`` are the only importers of pynng.
+
+The dialler's raw REQ0 socket: one peer, back-pressure that can be interrupted, a clear end.
+
+Closes TLS connections whose end nng has missed.
+
+nng reads ahead of what it is asked for (1.11, ``tls_common.c``): the end of a TLS connection that
+arrives while no frame is awaited closes the socket and is told to nobody, ever, and what is sent
+afterwards vanishes in a buffer. About one in twenty ends in the midst of traffic goes that way. No
+event tells of it, so every second each pipe is asked for its peer's address, which only a socket
+that is connected has. The thread for it is there as long as there are such pipes.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import select
 import socket
 import threading
 import time
@@ -22,11 +34,11 @@ from typing import Any, Protocol
 import pynng
 from pynng import ffi, lib
 
-from fiber._wire import descriptors, fork, frames, nng_watch
+from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, Name
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
-from fiber.exceptions import TransportError
+from fiber.exceptions import HandshakeError, TransportError
 
 #: frames that nng keeps for the listener to read, of all peers together; all are read in one turn,
 #: see NngListening._lost
@@ -217,8 +229,8 @@ class ListeningSocket(RawSocket):
         super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
         # before the pipe may carry its first frame
         self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
-        self._socket.add_pre_pipe_connect_cb(nng_watch.add)
-        self._socket.add_post_pipe_remove_cb(nng_watch.remove)
+        self._socket.add_pre_pipe_connect_cb(add)
+        self._socket.add_post_pipe_remove_cb(remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
         #: where TCP connections come in
         self.names: list[Name] = []
@@ -485,3 +497,313 @@ class NngListening:
         self._readable()
         self._pipes.pop(pipe, None)
         self._on_closed(pipe)
+
+
+# milliseconds until nng redials, which is of no use here, see _Line.admit
+_NEVER = 10**9
+
+
+class _Line:
+    """The one pipe that a dialling socket ever has, and the news of its end."""
+
+    def __init__(self, receives: int) -> None:
+        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
+        # which is closed with the last object that may look at it
+        self.fd, self._write = os.pipe()
+        self._held = descriptors.Held((self.fd, self._write))
+        #: without which nothing is received
+        self.needed = descriptors.Held((self.fd, receives, *shared_descriptors()))
+        self.on_taken: Callable[[], None] = lambda: None
+        self.lost = False
+        self._admitted = False
+
+    def admit(self, pipe: Any) -> None:
+        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
+        if self._admitted:
+            pipe.close()
+        self._admitted = True
+
+    def end(self, _: Any = None) -> None:
+        if not self.lost:
+            self.lost = True
+            if self._held.are_ours:
+                os.write(self._write, b"\0")
+
+    def is_ours(self) -> bool:
+        """False, and its user is told, once somebody has closed or replaced its descriptors."""
+        if self.lost or self.needed.are_ours:
+            return True
+        self.lost = True
+        self.on_taken()
+        return False
+
+    def __del__(self) -> None:
+        if self._held.are_ours:
+            os.close(self.fd)
+            os.close(self._write)
+
+
+def _start(action: Callable[[], None], name: str) -> threading.Event:
+    """Run an action beside this thread, or on it where the interpreter is ending; set when over."""
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            action()
+        finally:
+            over.set()
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        # no more threads are started
+        run()
+    return over
+
+
+class DiallingSocket(RawSocket):
+    """Raw REQ0: one peer."""
+
+    def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
+        super().__init__(
+            lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
+        )
+        self._line = _Line(self.fd)
+        # what was taken in is told in its order; held for as long as nng takes to look at a frame
+        self._order = threading.Lock()
+        self._waiters: set[object] = set()
+        is_ours = self._line.is_ours
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, is_ours))
+        self._socket.add_post_pipe_remove_cb(remove)
+        self._socket.add_pre_pipe_connect_cb(self._line.admit)
+        self._socket.add_post_pipe_remove_cb(self._line.end)
+
+    #: what was sent may be with nng's threads for a moment, and end with them
+    keeps = False
+    #: nng keeps what came, and its descriptor tells of it
+    buffered = False
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What to wait for before :meth:`receive`."""
+        return self.fd, self._line.fd
+
+    @property
+    def held(self) -> descriptors.Held:
+        """Those without which nothing is received."""
+        return self._line.needed
+
+    @property
+    def end_fd(self) -> int:
+        """Readable once the peer is gone."""
+        return self._line.fd
+
+    @property
+    def lost(self) -> bool:
+        """True once the peer is gone, or the socket closed."""
+        return self._line.lost
+
+    def on_taken(self, action: Callable[[], None]) -> None:
+        """See :meth:`~fiber._wire.link.Link.on_taken`."""
+        self._line.on_taken = action
+
+    def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
+        """Connect; waits in a way that signals may interrupt.
+
+        Raises:
+            TransportError: nobody listens there, or answers in time; the socket is closed then.
+            HandshakeError: TLS failed.
+        """
+        # before, so that no fork finds a descriptor that nobody knows of
+        fork.remember_dialled(url)
+        failures: list[Exception] = []
+
+        def connect() -> None:
+            try:
+                if url.startswith("tls+"):
+                    config = tls(credentials, pynng.TLSConfig.MODE_CLIENT)
+                    self._tls.append(config)
+                    self._socket.tls_config = config
+                self._socket.dial(url, block=True)
+            except Exception as error:
+                failures.append(error)
+
+        # nng waits as long as it takes, for ever where a TLS listener says nothing
+        over = _start(connect, "fiber-dial")
+        if not over.wait(timeout):
+            self.close()
+            over.wait()
+            msg = f"{url} did not answer within {timeout:g} s"
+            raise TransportError(msg)
+        for error in failures:
+            if not isinstance(error, pynng.NNGException):
+                raise error
+            text = str(error).lower()
+            if isinstance(error, (pynng.CryptoError, pynng.AuthenticationError)):
+                msg = (
+                    f"TLS to {url} failed ({text}); the listener is of another run, the clocks of "
+                    "the two hosts differ by more than ten minutes, or something in between is no "
+                    "tunnel"
+                )
+                raise HandshakeError(msg) from error
+            msg = f"cannot reach {url}: {text}"
+            raise TransportError(msg) from error
+
+    def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
+        """Hand one frame to nng; waits while the listener holds us back.
+
+        Args:
+            head: makes the header; asked again after a wait, so that it tells the newest.
+            pieces: the body.
+
+        Raises:
+            TransportError: the peer is gone, or the socket closed.
+        """
+        waiter = None
+        try:
+            with self._order:
+                message = build(None, head(), pieces)
+                code = self._offer(message)
+                if not code:
+                    return
+                waiter = object()
+                self._waiters.add(waiter)
+            while code:
+                self._wait(code, message)
+                with self._order:
+                    ffi.memmove(lib.nng_msg_body(message), head(), frames.HEADER.size)
+                    code = self._offer(message)
+                    if not code:
+                        # before anybody else's turn: what it sends is newer
+                        self._waiters.discard(waiter)
+        finally:
+            # an interrupt may come at any line above
+            self._waiters.discard(waiter)
+
+    def _wait(self, code: int, message: Any) -> None:
+        """Until the message may be offered again; frees it where it never will be."""
+        try:
+            if code != lib.NNG_EAGAIN:
+                check(code)
+            self._wait_for_room()
+        except BaseException:
+            lib.nng_msg_free(message)
+            raise
+
+    def post(self, head: Callable[[], bytes]) -> None:
+        """Send a frame without a body and never wait for room, nor fail where the peer is gone.
+
+        A reader that waited could wait for a peer whose reader waits for ours. Nor may it be left
+        to nng: with a send under way, a send that must not wait leaves it pointers to nothing.
+        """
+        with self._order:
+            message = build(None, head(), ())
+            code = self._offer(message)
+            if code:
+                lib.nng_msg_free(message)
+            if code != lib.NNG_EAGAIN or self._waiters:
+                # whoever waits for room tells the newest
+                return
+
+        def later() -> None:
+            try:
+                self.send(head)
+            except TransportError:
+                # nobody is left to be told
+                return
+
+        _start(later, "fiber-post")
+
+    def _offer(self, message: Any) -> int:
+        # no try around it: an interrupt must not free what nng may have taken
+        code: int = lib.nng_sendmsg(self._raw, message, lib.NNG_FLAG_NONBLOCK)
+        return code
+
+    def _wait_for_room(self) -> None:
+        holder = ffi.new("int *")
+        check(lib.nng_socket_get_int(self._raw, b"send-fd", holder))
+        poll = select.poll()
+        poll.register(holder[0], select.POLLIN)
+        poll.register(self._line.fd, select.POLLIN)
+        poll.poll()
+        if self._line.lost:
+            msg = "the connection is gone"
+            raise TransportError(msg)
+
+    def close(self) -> None:
+        """Close it; what was handed to nng and not sent yet is lost."""
+        # first, so that whoever meets a closed socket knows why
+        self._line.end()
+        super().close()
+
+    def abandon(self) -> None:
+        """In a process forked by the user: never touch nng again."""
+        super().abandon()
+        # no byte: the other end of the pipe is the parent's
+        self._line.lost = True
+        self._order = threading.Lock()
+
+
+#: seconds between two looks
+INTERVAL = 1.0
+
+_lock = threading.Lock()
+_pipes: dict[int, tuple[Any, Callable[[], bool]]] = {}
+_empty = threading.Event()
+_thread: threading.Thread | None = None
+
+
+def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
+    """Watch a pipe of pynng's where it is one between hosts.
+
+    Args:
+        pipe: it.
+        is_ours: asked before nng is; False where user code has taken nng's descriptors away, which
+            would end the process if nng met it.
+    """
+    global _thread  # noqa: PLW0603 - one thread a process
+    address = ffi.new("nng_sockaddr *")
+    if lib.nng_pipe_get_addr(pipe.pipe, b"remote-address", address):
+        return
+    if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
+        return
+    with _lock:
+        _pipes[pipe.id] = pipe.pipe, is_ours
+        _empty.clear()
+        if _thread is None:
+            _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
+            try:
+                _thread.start()
+            except RuntimeError:
+                # the interpreter is ending
+                _thread = None
+
+
+def remove(pipe: Any) -> None:
+    """Watch a pipe no more."""
+    with _lock:
+        _pipes.pop(pipe.id, None)
+        if not _pipes:
+            _empty.set()
+
+
+def _run() -> None:
+    global _thread  # noqa: PLW0603 - as above
+    while True:
+        _empty.wait(INTERVAL)
+        with _lock:
+            if not _pipes:
+                _thread = None
+                return
+            pipes = list(_pipes.items())
+        for number, (pipe, is_ours) in pipes:
+            if not is_ours():
+                with _lock:
+                    _pipes.pop(number, None)
+                continue
+            address = ffi.new("nng_sockaddr *")
+            if lib.nng_pipe_get_addr(pipe, b"remote-address", address):
+                with _lock:
+                    _pipes.pop(number, None)
+                # its end is now told as any other; nothing happens where it was told already
+                lib.nng_pipe_close(pipe)

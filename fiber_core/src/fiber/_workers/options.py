@@ -1,15 +1,24 @@
-"""What a pool's callers may ask for: sizes, chunks and initializers, judged before anything starts."""
+"""What a pool's callers may ask for: sizes, chunks and initializers, judged before anything starts.
+
+Where a pool lays large functions, so that its workers on this host map them.
+"""
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._wire.frames import Buffer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fiber._objects.memory.sealed import Sealed
     from fiber._runtime.runtime import Runtime
+    from fiber._tasks.shared_payload import Laid
 
 
 def chunk_of(chunksize: int | None) -> int:
@@ -107,3 +116,45 @@ def sizes(
         msg = f"processes={size} is not between min={low} and max={high}"
         raise ValueError(msg)
     return size, low, high
+
+
+log = logging.getLogger("fiber")
+
+
+class PoolMemory:
+    """Sealed memory of a process, or of others on its host."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def lay(self, segments: Sequence[Buffer]) -> Laid | None:
+        """Lay bytes; None where there is no room for them."""
+        # a process that has nothing large does not import it
+        from fiber._objects.memory import sealed
+
+        try:
+            return _Laid(sealed.seal(segments, self._folder, self._runtime.ident))
+        except OSError as error:
+            log.debug("fiber: a function is sent to each worker: %s", error)
+            return None
+
+    def find(self, place: bytes) -> Laid | None:
+        """What is at a place; None where it is not to be had here."""
+        from fiber._objects.memory import sealed
+        from fiber._objects.memory.backing import Place
+
+        found = sealed.find(Place.unpack(place), self._folder)
+        return None if found is None else _Laid(found)
+
+    def _folder(self) -> Path:
+        return self._runtime.directory
+
+
+class _Laid:
+    def __init__(self, sealed: Sealed) -> None:
+        self._sealed = sealed
+        self.place = sealed.place.packed()
+        self.size = sealed.size
+        self.view = sealed.view
+        self.private = sealed.private
+        self.close = sealed.close

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fiber._runtime import bootstrap, runtime
+from fiber._agent.instructions import DESCRIPTORS_LOST, dial
+from fiber._runtime import runtime
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.link import Link
-from fiber._workers.pool_memory import PoolMemory
+from fiber._workers.options import PoolMemory
 from fiber.exceptions import FiberError
 from fiber.process import Process
 
@@ -48,7 +49,7 @@ class PoolWorker(Process):
         link.on_taken(self._leave)
 
         def redial() -> Link:
-            made = bootstrap.dial(instructions, current.hello)
+            made = dial(instructions, current.hello)
             made.on_taken(self._leave)
             return made
 
@@ -74,4 +75,4 @@ class PoolWorker(Process):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(bootstrap.DESCRIPTORS_LOST)
+        os._exit(DESCRIPTORS_LOST)

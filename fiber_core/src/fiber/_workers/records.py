@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
-from fiber._runtime.bootstrap import DESCRIPTORS_LOST
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
     from fiber._launch.child import Child

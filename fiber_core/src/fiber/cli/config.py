@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option, json_option
+from fiber.cli.options import BackendCommand, backend_option, json_option
 
 if TYPE_CHECKING:
     from fiber._config.settings import Setting
@@ -40,7 +39,7 @@ def command(as_json: bool, backend: str | None) -> None:
 
 
 def _explain(session: Session) -> list[Setting]:
-    from fiber._config.settings import Origin, OriginKind
+    from fiber._config.sources import Origin, OriginKind
 
     settings = session.config.explain()
     if session.config.backend is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option
+from fiber.cli.options import BackendCommand, backend_option
 
 __all__ = ["command"]
 

@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from fiber.cli.backend_options import BackendCommand
 from fiber.cli.errors import after_signal
-from fiber.cli.options import backend_option
+from fiber.cli.options import BackendCommand, backend_option
 
 __all__ = ["command"]
 
@@ -37,8 +36,8 @@ def command(
 
     JOB is an id, the beginning of one, or a name. A -- may stand between it and ARGV.
     """
-    from fiber.cli.jobs import find_job
     from fiber.cli.session import Session
+    from fiber.cli.show import find_job
 
     argv = words[1:] if words[0] == "--" else words
     if not argv:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
-from fiber.cli.backend_options import BackendCommand, loaded_plugins
-from fiber.cli.options import backend_option
+from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
 from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ def _collect(
 ) -> str:
     """Remove a run if it is over; returns why it is, "" where it is not."""
     from fiber._agent import rundir
-    from fiber.cli.jobs import list_jobs
     from fiber.cli.session import Session
+    from fiber.cli.show import list_jobs
 
     program = liveness_of(folder)
     if program is Liveness.ALIVE:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option
+from fiber.cli.options import BackendCommand, backend_option
 from fiber.exceptions import FiberError, UnknownJobError
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
-    from fiber.cli.jobs import Listed
+    from fiber.cli.show import Listed
     from fiber.model import Job
 
 __all__ = ["command"]
@@ -41,8 +40,8 @@ def command(
     jobs: tuple[str, ...], run: str | None, grace: float, now: bool, backend: str | None
 ) -> None:
     """End each JOB: an id, the beginning of one, or a name. Returns when they have ended."""
-    from fiber.cli.jobs import find_job, list_jobs
     from fiber.cli.session import Session
+    from fiber.cli.show import find_job, list_jobs
 
     if bool(jobs) == bool(run):
         msg = "name the jobs to end, or a run with --run"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option
+from fiber.cli.options import BackendCommand, backend_option
 
 __all__ = ["command"]
 
@@ -17,8 +16,8 @@ __all__ = ["command"]
 @click.argument("job", metavar="JOB")
 def command(job: str, follow: bool, tail: int | None, backend: str | None) -> None:
     """Show what JOB wrote: an id, the beginning of one, or a name."""
-    from fiber.cli.jobs import find_job
     from fiber.cli.session import Session
+    from fiber.cli.show import find_job
 
     session = Session.load(backend)
     session.require("logs", "fiber logs")

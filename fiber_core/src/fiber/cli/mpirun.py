@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber._ring.mpi.arguments import maps_ranks, sizes, split
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option, cpus, megabytes, volume
+from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 
 if TYPE_CHECKING:
+    from fiber._ring.mpi.arguments import MemberGroup
     from fiber._ring.mpi.crew import Need
-    from fiber._ring.mpi.groups import MemberGroup
     from fiber.cli.session import Session
 
 __all__ = ["command"]
@@ -24,7 +23,7 @@ _REST = "fiber.mpirun.rest"
 
 
 def _group(word: str) -> MemberGroup:
-    from fiber._ring.mpi.groups import read_group
+    from fiber._ring.mpi.arguments import read_group
 
     try:
         return read_group(word)
@@ -145,8 +144,7 @@ def command(
     mpirun's, and the exit code is that of the program.
     """
     import fiber
-    from fiber._ring.mpi.groups import MemberGroup, arranged, joined
-    from fiber._ring.mpi.plan import Plan
+    from fiber._ring.mpi.arguments import MemberGroup, Plan, arranged, joined
     from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
 

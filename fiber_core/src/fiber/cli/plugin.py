@@ -1,12 +1,256 @@
-"""``fiber plugin``: makes a new plugin, and runs the conformance kit on an installed one."""
+"""``fiber plugin``: makes a new plugin, and runs the conformance kit on an installed one.
+
+Runs the conformance kit on an installed plugin, in a pytest of its own, and shows the results.
+
+Makes the folder of a new plugin from templates, with the conformance kit wired in.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-__all__ = ["command"]
+from fiber._version import __version__
+from fiber.exceptions import FiberError
+
+if TYPE_CHECKING:
+    from fiber._plugins.manager import Plugins
+
+__all__ = ["NewPlugin", "Target", "command", "create", "find", "passed", "run", "save", "show"]
+
+#: where the pytest that runs the kit finds what it is to be run on
+VARIABLE = "KIT_TARGET"
+_NEEDED = ("pytest", "hypothesis", "pytest_timeout")
+_HEADERS = ("LEVEL", "ABOUT", "PASSED", "SKIPPED", "FAILED", "SECONDS")
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """What the kit is run on."""
+
+    #: the backend, or None
+    backend: str | None = None
+    #: the kind of devices, or None
+    kind: str | None = None
+    #: the module of the plugin that offers it, where an entry point names it
+    module: str | None = None
+    #: the image that jobs run in
+    image: str | None = None
+    #: the Python that jobs run
+    python: str | None = None
+
+
+def find(name: str, *, image: str | None = None, python: str | None = None) -> Target:
+    """The backend or the kind of devices of a name.
+
+    Raises:
+        FiberError: nobody offers it, or its plugin is broken.
+    """
+    from fiber._plugins.manager import load_plugins
+
+    plugins = load_plugins()
+    if name in plugins.providers():
+        return Target(kind=name, module=_module_of(plugins, kind=name))
+    found = plugins.find_backend(name).name
+    return Target(
+        backend=found, module=_module_of(plugins, backend=found), image=image, python=python
+    )
+
+
+def _module_of(
+    plugins: Plugins, *, backend: str | None = None, kind: str | None = None
+) -> str | None:
+    from fiber.hookspecs import PROJECT
+
+    for plugin in plugins.distributions():
+        offers = {info.name for info in plugin.backends} if backend else set(plugin.resources)
+        if (backend or kind) in offers:
+            for point in importlib.metadata.entry_points(group=PROJECT, name=plugin.name):
+                return point.value.partition(":")[0]
+    return None
+
+
+def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> dict[str, Any]:
+    """Run the kit; its results.
+
+    Raises:
+        FiberError: pytest is not installed, or could not run the kit.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        msg = f"the kit needs {', '.join(missing)}; pip install 'fiber-core[testing]'"
+        raise FiberError(msg)
+    from fiber.testing import installed
+
+    with tempfile.TemporaryDirectory(prefix="fiber-kit-") as folder:
+        results = Path(folder, "results.json")
+        settings = Path(folder, "pytest.ini")
+        # nothing of the folder where the command was given has a say
+        settings.write_text("[pytest]\naddopts = --import-mode=importlib\ntimeout = 60\n")
+        argv = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", folder]
+        argv += ["-p", "no:cacheprovider", "--noconftest", "-q", "-rs"]
+        argv += ["-p", "fiber.testing.report"]
+        argv += [f"--fiber-kit-json={results}"]
+        if levels:
+            argv += ["--fiber-kit-levels", levels]
+        argv.append(str(Path(installed.__path__[0], "test_installed.py")))
+        done = subprocess.run(
+            argv,
+            env={**_environment(), VARIABLE: json.dumps(attrs.asdict(target))},
+            stdout=None if verbose else subprocess.PIPE,
+            stderr=None if verbose else subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    if not any(_tests(found)):
+        msg = f"the kit could not be run (pytest ended with {done.returncode}); {done.stdout or ''}"
+        raise FiberError(msg.rstrip("; \n"))
+    return found
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+
+
+def save(results: Mapping[str, Any], path: Path) -> None:
+    """Write results to a file."""
+    from fiber.testing.report import as_text
+
+    try:
+        path.write_text(as_text(results), encoding="utf-8")
+    except OSError as error:
+        msg = f"the results cannot be written to {path}: {error.strerror}"
+        raise FiberError(msg) from error
+
+
+def passed(results: Mapping[str, Any]) -> bool:
+    """Whether no test failed."""
+    return all(test["outcome"] != "failed" for _, test in _tests(results))
+
+
+def show(results: Mapping[str, Any]) -> None:
+    """Print a line a level, what was measured, and what failed."""
+    from fiber.cli.show import table
+    from fiber.testing.levels import LEVELS
+
+    rows = []
+    for level, about in LEVELS.items():
+        tests = [test for _, test in _tests(results) if test.get("level") == level]
+        counts = Counter(test["outcome"] for test in tests)
+        seconds = sum(test["seconds"] for test in tests)
+        if tests:
+            skipped = counts["skipped"] + counts["xfailed"]
+            cells = (counts["passed"], skipped, counts["failed"])
+            rows.append((str(level), about, *map(str, cells), f"{seconds:.1f}"))
+    table(_HEADERS, rows)
+    for _, test in _tests(results):
+        for what, number in test.get("measured", {}).items():
+            click.echo(f"measured: {what}: {number:g}")
+    for subject, test in _tests(results):
+        if test["outcome"] == "failed":
+            word = click.style("failed", fg="red")
+            click.echo(f"{word}: {subject['name']}: {test['name']}: {test.get('reason', '')}")
+
+
+def _tests(results: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for subject in results.get("subjects", ()):
+        for test in subject["tests"]:
+            yield subject, test
+
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_WORD = re.compile(r"{{(\w+)}}")
+_SUFFIX = ".tmpl"
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+def _check_name(_: object, __: object, value: str) -> None:
+    if not _NAME.fullmatch(value):
+        msg = f"{value!r} is no name for a plugin: write small letters, digits and hyphens"
+        raise FiberError(msg)
+
+
+@attrs.frozen
+class NewPlugin:
+    """A plugin that is to be made.
+
+    Raises:
+        FiberError: its name or its kind will not do.
+    """
+
+    #: name of the backend, or of the entry point
+    name: str = attrs.field(validator=_check_name)
+    #: kind of the devices; None for a backend
+    kind: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        kind = self.kind
+        if kind is not None and not (kind.isidentifier() and kind == kind.lower()):
+            msg = f"{kind!r} is no kind of devices: write a word as in @fiber.meta(gpu=1)"
+            raise FiberError(msg)
+
+    @property
+    def distribution(self) -> str:
+        """What ``pip install`` is told."""
+        return f"fiber-{self.name}"
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """What stands for the placeholders of the templates."""
+        kind = self.kind or self.name
+        return {
+            "name": self.name,
+            "kind": kind,
+            "upper": kind.upper(),
+            "distribution": self.distribution,
+            "module": self.distribution.replace("-", "_"),
+            "class": "".join(part.capitalize() for part in self.name.split("-")),
+            "version": __version__,
+        }
+
+
+def create(plugin: NewPlugin, folder: Path) -> list[Path]:
+    """Write the files of a new plugin; the paths that were written.
+
+    Args:
+        plugin: the plugin.
+        folder: where; it must not be there, or be empty.
+
+    Raises:
+        FiberError: there is something in the folder, or it cannot be written.
+    """
+    template = "backend" if plugin.kind is None else "resource"
+    root = _TEMPLATES / template
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            msg = f"{folder} is there already and not empty; name another one with --directory"
+            raise FiberError(msg)
+        written = []
+        for source in sorted(root.rglob(f"*{_SUFFIX}")):
+            relative = str(source.relative_to(root)).removesuffix(_SUFFIX)
+            path = folder / relative.replace("__module__", plugin.words["module"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = source.read_text("utf-8")
+            path.write_text(_WORD.sub(lambda found: plugin.words[found[1]], text), "utf-8")
+            written.append(path)
+    except OSError as error:
+        msg = f"{folder} cannot be written: {error.strerror}"
+        raise FiberError(msg) from error
+    return written
 
 
 @click.group("plugin", short_help="Write a plugin, and check one by the conformance kit.")
@@ -32,8 +276,6 @@ def new(name: str, resource: str | None, directory: Path | None) -> None:
     With --resource it has a provider of devices instead, which users ask for as
     @fiber.meta(KIND=1).
     """
-    from fiber.cli.scaffold import NewPlugin, create
-
     plugin = NewPlugin(name, resource)
     folder = directory if directory is not None else Path(plugin.distribution)
     for path in create(plugin, folder):
@@ -74,11 +316,9 @@ def check(
     The backend is used with the settings that are in force here. The exit code is 1 if a test
     failed.
     """
-    from fiber.cli import conformance
-
-    target = conformance.find(name, image=image, python=python)
-    found = conformance.run(target, levels=levels, verbose=verbose)
+    target = find(name, image=image, python=python)
+    found = run(target, levels=levels, verbose=verbose)
     if results is not None:
-        conformance.save(found, results)
-    conformance.show(found)
-    ctx.exit(0 if conformance.passed(found) else 1)
+        save(found, results)
+    show(found)
+    ctx.exit(0 if passed(found) else 1)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.backend_options import BackendCommand
-from fiber.cli.options import backend_option, json_option
+from fiber.cli.options import BackendCommand, backend_option, json_option
 
 if TYPE_CHECKING:
-    from fiber.cli.jobs import Listed
+    from fiber.cli.show import Listed
 
 __all__ = ["command"]
 
@@ -33,8 +32,8 @@ _STYLES = {
 def command(everything: bool, as_json: bool, backend: str | None) -> None:
     """List the jobs of all your runs on the backend, oldest first."""
     from fiber.cli import show
-    from fiber.cli.jobs import list_jobs
     from fiber.cli.session import Session
+    from fiber.cli.show import list_jobs
 
     with Session.load(backend).look() as loaded:
         listed = [

@@ -1,18 +1,284 @@
-"""``fiber ring``: runs rings of commands, and allreduce jobs that manifests describe."""
+"""``fiber ring``: runs rings of commands, and allreduce jobs that manifests describe.
+
+``fiber ring run`` and its like: rings of a command, begun and looked after.
+"""
 
 from __future__ import annotations
 
 import json
+import secrets
 import sys
-from typing import IO, Any
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fiber.cli.options import backend_option
-from fiber.cli.rings import commands
+from fiber.cli.options import backend_option, cpus, json_option, megabytes
 from fiber.exceptions import FiberError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from fiber._ring.command_rings.records import Record
+
+__all__ = ["command", "commands"]
+
+_HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
+_PATIENCE = 30.0
+#: seconds between two looks at a log that is followed
+_LOOK = 0.2
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("-n", "workers", type=click.IntRange(min=1), required=True, metavar="N", help="Jobs.")
+@click.option("--slots", type=click.IntRange(min=1), default=1, metavar="K", help="Ranks of a job.")
+@click.option("--framework", metavar="NAME", help="Whose rendezvous is prepared: torch, jax, …")
+@click.option("--min", "least", type=click.IntRange(min=1), metavar="N", help="Fewest jobs.")
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most jobs.")
+@click.option(
+    "--elastic",
+    type=click.Choice(["restart", "live"]),
+    default="restart",
+    help="Whether all ranks start again when there are more or fewer jobs, or go on.",
+)
+@click.option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="N")
+@click.option("--backoff-limit", type=click.IntRange(min=0), default=0, metavar="N")
+@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
+@click.option("--start-timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS")
+@click.option(
+    "--ttl",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Forget it so long after its end; until it is deleted by default.",
+)
+@click.option("-d", "--detach", is_flag=True, help="Return once it is started, and leave it.")
+@click.option("--cpu", type=cpus, metavar="N", help="CPUs of a job.")
+@click.option("--memory", type=megabytes, metavar="MB", help="Memory of a job.")
+@click.option("--image", metavar="IMAGE", help="Image that jobs run in.")
+@click.option("--name", metavar="NAME", help="Name of the ring.")
+@backend_option
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    argv: tuple[str, ...],
+    workers: int,
+    slots: int,
+    framework: str | None,
+    least: int | None,
+    most: int | None,
+    start_timeout: float | None,
+    cpu: float | None,
+    memory: int | None,
+    image: str | None,
+    name: str | None,
+    ttl: float | None,
+    detach: bool,
+    backend: str | None,
+    **more: Any,
+) -> None:
+    """Run COMMAND in every rank of a ring, to its end.
+
+    Every line has [rank@host] in front. The environment of a rank has RANK, WORLD_SIZE and what the
+    framework needs. The exit code is that of the first rank that failed; Ctrl-C ends all.
+
+    With --detach its owner is left in the background of this machine, and the ring's name printed.
+    """
+    import fiber
+    from fiber._ring.command_rings.records import Record
+    from fiber._runtime import runtime
+    from fiber.cli.session import Session
+
+    record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
+    begun = _left(record) if detach else _nobody_waits
+    if begun is None:
+        click.echo(record.name)
+        return
+    options = {**more, "slots": slots, "framework": framework, "min": least, "max": most}
+    if start_timeout is not None:
+        options["start_timeout"] = start_timeout
+    try:
+        session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
+        fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
+        # what it needs is imported once it is known where
+        from fiber._ring.command_rings.run import run as run_ring
+
+        try:
+            code = run_ring(record, argv, workers, begun=begun, **options)
+        finally:
+            runtime.current().close()
+    except BaseException:
+        # who waits for a detached one reads there why, and removes it
+        if not detach and not record.status():
+            record.remove()
+        raise
+    ctx.exit(code)
+
+
+def _left(record: Record) -> Callable[[], None] | None:
+    from fiber._ring.command_rings.run import left
+
+    return left(record)
+
+
+def _nobody_waits() -> None:
+    """Nobody is to be told that the ring has begun."""
+
+
+@click.command("status")
+@json_option
+@click.option("--metrics", is_flag=True, help="Print what Prometheus reads.")
+@click.argument("name", required=False)
+def status(name: str | None, metrics: bool, as_json: bool) -> None:
+    """Show how the ring NAME stands, or all that are kept."""
+    from fiber._ring.command_rings.records import find, records, standing
+    from fiber.cli import show
+
+    found = [find(name)] if name else list(records())
+    told = [standing(record) for record in found]
+    if metrics:
+        from fiber._ring.command_rings.records import to_prometheus
+
+        click.echo(to_prometheus(told), nl=False)
+        return
+    if as_json:
+        show.as_json(told[0] if name else told)
+        return
+    rows = []
+    for record, one in zip(found, told, strict=True):
+        began = one.get("start_time")
+        age = "" if began is None else show.age(time.time() - began)
+        program = " ".join(record.about().get("argv", ()))
+        up = f"{one.get('up', 0)}/{one.get('wanted', 0)}"
+        rows.append((record.name, one["phase"], up, str(one.get("restarts", 0)), age, program))
+    show.table(_HEADERS, rows)
+
+
+@click.command("describe")
+@click.argument("name")
+def describe(name: str) -> None:
+    """Show the ring NAME: its members, conditions and events, with reasons and times."""
+    from fiber._ring.command_rings.records import find, standing
+
+    record = find(name)
+    told = standing(record)
+    facts = {
+        "phase": told["phase"],
+        "backend": told["backend"],
+        "program": " ".join(record.about().get("argv", ())),
+        "members": f"{told.get('up', 0)} of {told.get('wanted', 0)} are up",
+        "restarts": told.get("restarts", 0),
+        "changes": told.get("changes", 0),
+        "started": _at(told.get("start_time")),
+        "ended": _at(told.get("completion_time")),
+    }
+    click.echo(f"name: {name}")
+    for what, value in facts.items():
+        click.echo(f"{what}: {value}")
+    codes = told.get("codes", {})
+    click.echo("ranks:")
+    for place in told.get("placements", ()):
+        for rank in range(place["first_rank"], place["first_rank"] + place["slots"]):
+            ended = f", ended with {codes[str(rank)]}" if str(rank) in codes else ""
+            click.echo(f"  {rank} on {place['host']['name']}{ended}")
+    click.echo("conditions:")
+    for one in told.get("conditions", ()):
+        truth = "is" if one["is_true"] else "was"
+        click.echo(f"  {_at(one['time'])} {truth} {one['kind']}: {one['reason']}: {one['message']}")
+    click.echo("events:")
+    for one in told.get("events", ()):
+        click.echo(f"  {_at(one['time'])} {one['reason']}: {one['message']}")
+
+
+@click.command("logs")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only this rank's.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the ring is over.")
+@click.argument("name")
+def logs(name: str, rank: int | None, follow: bool) -> None:
+    """Show what the ranks of the ring NAME wrote so far, also after its end."""
+    from fiber._ring.command_rings.records import find
+
+    for number, host, text in _lines(find(name), follow):
+        if rank is None or number == rank:
+            click.echo(f"[{number}@{host}] {text}")
+
+
+def _lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
+    """Rank, host and text of each line; with ``follow`` also of those that are still to come."""
+    from fiber._ring.command_rings.records import is_over, standing
+
+    position, rest = 0, ""
+    while True:
+        is_last = not follow or is_over(standing(record))
+        # what was written before its end is there
+        if record.log.exists():
+            with record.log.open(errors="replace", newline="\n") as log:
+                log.seek(position)
+                rest += log.read()
+                position = log.tell()
+        *lines, rest = rest.split("\n")
+        for line in lines:
+            number, host, text = line.split("\t", 2)
+            yield int(number), host, text
+        if is_last:
+            return
+        # another process's file has no event here
+        time.sleep(_LOOK)
+
+
+@click.command("suspend")
+@click.argument("name")
+def suspend(name: str) -> None:
+    """End the members of the ring NAME until it is resumed."""
+    _tell(name, "suspend")
+
+
+@click.command("resume")
+@click.argument("name")
+def resume(name: str) -> None:
+    """Start the members of the ring NAME again."""
+    _tell(name, "resume")
+
+
+@click.command("resize")
+@click.argument("name")
+@click.argument("jobs", type=click.IntRange(min=1))
+def resize(name: str, jobs: int) -> None:
+    """Have the ring NAME run in JOBS jobs from now on, within its --min and --max."""
+    _tell(name, f"resize {jobs}")
+
+
+@click.command("delete")
+@click.argument("name")
+def delete(name: str) -> None:
+    """End the ring NAME if it runs, and forget it, with its lines."""
+    from fiber._ring.command_rings.records import find, is_over, standing, tell
+    from fiber.backend_parts.liveness import Liveness
+
+    record = find(name)
+    if not is_over(standing(record)):
+        tell(record, "terminate")
+    deadline = time.monotonic() + _PATIENCE
+    while record.liveness is not Liveness.DEAD and not is_over(record.status()):
+        if time.monotonic() > deadline:
+            msg = f"{name} was asked to end and has not within {_PATIENCE:g} s"
+            raise FiberError(msg)
+        # another process's end has no event here
+        time.sleep(0.1)
+    record.remove()
+
+
+def _tell(name: str, word: str) -> None:
+    from fiber._ring.command_rings.records import find, tell
+
+    tell(find(name), word)
+
+
+def _at(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+commands = (run, status, describe, logs, suspend, resume, resize, delete)
 
 
 @click.group("ring", short_help="Run rings of commands, and manifests of allreduce jobs.")
@@ -49,8 +315,7 @@ def apply(
     with its path, and refused with --strict.
     """
     import fiber
-    from fiber._ring.mpi.apply import fitted, plan_of, try_again
-    from fiber._ring.mpi.manifest import read
+    from fiber._ring.mpi.manifest import fitted, plan_of, read, try_again
     from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
 

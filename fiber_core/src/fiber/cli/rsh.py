@@ -46,8 +46,8 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
 
 
 def _beside_a_job(word: str, argv: Sequence[str]) -> int:
-    from fiber.cli.jobs import find_job
     from fiber.cli.session import Session
+    from fiber.cli.show import find_job
 
     session = Session.load()
     try:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fiber._config.settings import Config, Origin, OriginKind, load_config
+from fiber._config.settings import Config, load_config
+from fiber._config.sources import Origin, OriginKind
 from fiber._plugins.backend_choice import choose_backend, load_backend
-from fiber.cli.backend_options import loaded_plugins, options_given
+from fiber.cli.options import loaded_plugins, options_given
 from fiber.exceptions import CapabilityError, FiberError
 from fiber.model import BackendContext, BackendInfo, Job, JobSpec
 

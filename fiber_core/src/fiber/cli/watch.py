@@ -1,14 +1,23 @@
-"""Waits for the ends of jobs, and for signals at the same time."""
+"""Waits for the ends of jobs, and for signals at the same time.
+
+A question on the terminal whose answer comes as an event, while everything else goes on.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import selectors
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING
+
+import click
 
 from fiber.cli.errors import Interrupted
 from fiber.exceptions import BackendUnavailableError
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model import Job, JobStatus
 
-__all__ = ["Watcher"]
+__all__ = ["Question", "Watcher", "can_ask"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -90,3 +99,64 @@ class Watcher:
         else:
             # nobody reads this once the backend was closed on purpose
             self._queue.put(BackendUnavailableError(f"the events of run {run_id} have ended"))
+
+
+_LINE = 1024
+
+
+def can_ask() -> bool:
+    """True where a person sits in front of this command."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Question:
+    """Asks one thing at a time; used as a context, after which nobody reads the terminal.
+
+    Args:
+        told: called with an answer, on a thread of its own: what was typed, in small letters
+            without the spaces around it; "" at the end of the input.
+    """
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+        self._ear, self._mouth = os.pipe()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while an answer is awaited."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def ask(self, text: str) -> None:
+        """Ask, and return at once; a question that is open is asked again."""
+        click.echo(text, nl=False, err=True)
+        if not self.is_open:
+            self._thread = threading.Thread(
+                target=self._listen, args=(sys.stdin.fileno(),), name="fiber-question", daemon=True
+            )
+            self._thread.start()
+
+    def __enter__(self) -> Question:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.is_open:
+            # what comes next does not belong behind the question
+            click.echo(err=True)
+        os.close(self._mouth)
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._ear)
+
+    def _listen(self, terminal: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._ear, selectors.EVENT_READ)
+            selector.register(terminal, selectors.EVENT_READ)
+            if any(key.fd == self._ear for key, _ in selector.select()):
+                return
+        self._told(os.read(terminal, _LINE).decode("utf-8", "replace").strip().lower())

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fiber._ring.counters import RingCounters
     from fiber._ring.counters import counters as ring_counters
-    from fiber._ring.errors import RingError
     from fiber._ring.framework import RingFramework
     from fiber._ring.model import (
         Condition,
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
         Host,
         Member,
         Placement,
+        RingError,
         RingEvent,
         RingPhase,
         RingStatus,
@@ -52,7 +52,7 @@ _HOMES = {
     "Placement": "fiber._ring.model",
     "Ring": "fiber._ring.ring",
     "RingCounters": "fiber._ring.counters",
-    "RingError": "fiber._ring.errors",
+    "RingError": "fiber._ring.model",
     "RingEvent": "fiber._ring.model",
     "RingFramework": "fiber._ring.framework",
     "RingPhase": "fiber._ring.model",

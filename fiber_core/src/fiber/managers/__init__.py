@@ -14,7 +14,6 @@ from fiber.managers.proxies import BaseProxy, Token
 from fiber.managers.proxies import MakeProxyType as MakeProxyType
 from fiber.managers.proxies import RebuildProxy as RebuildProxy
 from fiber.managers.server import Server as Server
-from fiber.managers.shared_memory import SharedMemoryManager
 from fiber.managers.standard import AcquirerProxy as AcquirerProxy
 from fiber.managers.standard import Array as Array
 from fiber.managers.standard import ArrayProxy as ArrayProxy
@@ -32,7 +31,7 @@ from fiber.managers.standard import PoolProxy as PoolProxy
 from fiber.managers.standard import SetProxy as SetProxy
 from fiber.managers.standard import Value as Value
 from fiber.managers.standard import ValueProxy as ValueProxy
-from fiber.managers.sync import SyncManager
+from fiber.managers.sync import SharedMemoryManager, SyncManager
 
 __all__ = [
     "AsyncHandle",

@@ -16,7 +16,7 @@ from fiber.managers.base import BaseManager, State
 from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
 
 if TYPE_CHECKING:
-    from fiber._objects.managed.local_call import LocalCall
+    from fiber._objects.managed.calls import LocalCall
     from fiber._objects.managed.remote_referent import Call
 
 __all__ = ["AsyncHandle", "AsyncManager", "AsyncProxy", "gather"]

@@ -7,8 +7,7 @@ from multiprocessing import process
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fiber._objects import store
-from fiber._objects.handle import Handle
-from fiber._objects.handle_actions import Holdable
+from fiber._objects.handle import Handle, Holdable
 from fiber._objects.managed.calls import Made, load_made
 from fiber._objects.references import NO_TICKET
 

@@ -1,4 +1,7 @@
-"""``SyncManager``: a manager of locks, queues, containers and pools."""
+"""``SyncManager``: a manager of locks, queues, containers and pools.
+
+``SharedMemoryManager``, which has no meaning between machines and says so.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from fiber.managers import standard
 from fiber.managers.base import BaseManager
 
-__all__ = ["Manager", "SyncManager"]
+__all__ = ["Manager", "SharedMemoryManager", "SyncManager"]
 
 
 class SyncManager(BaseManager):
@@ -76,3 +79,23 @@ def Manager() -> SyncManager:  # noqa: N802 - the stdlib's name
     manager = SyncManager()
     manager.start()
     return manager
+
+
+class SharedMemoryManager(BaseManager):
+    """Not offered: blocks of ``multiprocessing.shared_memory`` are bound to one host.
+
+    What attaches to such a block also has it removed when it ends, unless it is a child that the
+    standard library has started. :class:`fiber.Array <fiber.sharedctypes.Array>` is in shared
+    memory on one host, and served across hosts.
+
+    Raises:
+        NotImplementedError: whenever one is made.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        msg = (
+            "SharedMemoryManager is not offered: its blocks are bound to one host and to processes "
+            "of the standard library; use fiber.Array or fiber.RawArray, which are shared memory "
+            "where they can be, or the Array, list and dict of fiber.Manager()"
+        )
+        raise NotImplementedError(msg)

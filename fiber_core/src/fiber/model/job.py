@@ -1,4 +1,7 @@
-"""Jobs: what is asked of a backend and what it answers."""
+"""Jobs: what is asked of a backend and what it answers.
+
+What is told of the work that killed its workers.
+"""
 
 from __future__ import annotations
 
@@ -321,3 +324,28 @@ class Check:
     fix: str = ""
     #: names of capabilities that the backend declares and cannot have as the platform is set up
     missing: tuple[str, ...] = ()
+
+
+@values.frozen(kw_only=True)
+class Attempt:
+    """One death of a worker while a task was alone on it."""
+
+    #: name of the worker
+    worker: str
+    #: host it ran on
+    host: str
+    #: process id there, where known
+    pid: int | None
+    #: why it died
+    reason: Reason
+    #: one sentence for people
+    message: str = ""
+    #: the last lines it wrote
+    log_tail: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"{self.worker} (pid {self.pid} on {self.host})"
+        text = f"{where}: {self.message or self.reason}"
+        if self.log_tail:
+            text += "".join(f"\n      {line}" for line in self.log_tail)
+        return text

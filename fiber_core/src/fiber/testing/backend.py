@@ -8,18 +8,15 @@ import pytest
 pytest.register_assert_rewrite("fiber.testing.kit")
 
 from fiber.testing.kit.core import CoreApi  # noqa: E402  see above
-from fiber.testing.kit.delivery import Delivery  # noqa: E402
-from fiber.testing.kit.faults import Faults  # noqa: E402
+from fiber.testing.kit.delivery import Delivery, Streams  # noqa: E402
+from fiber.testing.kit.faults import Faults, Witnessed  # noqa: E402
 from fiber.testing.kit.groups import Groups  # noqa: E402
-from fiber.testing.kit.lifecycle import Lifecycle  # noqa: E402
+from fiber.testing.kit.lifecycle import Lifecycle, Stops  # noqa: E402
 from fiber.testing.kit.machine import AnyOrder  # noqa: E402
 from fiber.testing.kit.options import Options  # noqa: E402
 from fiber.testing.kit.output import Output  # noqa: E402
 from fiber.testing.kit.platform import Platform  # noqa: E402
 from fiber.testing.kit.scale import Scale  # noqa: E402
-from fiber.testing.kit.stops import Stops  # noqa: E402
-from fiber.testing.kit.streams import Streams  # noqa: E402
-from fiber.testing.kit.witnessed import Witnessed  # noqa: E402
 
 __all__ = ["BackendConformance"]
 

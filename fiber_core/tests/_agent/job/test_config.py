@@ -2,10 +2,10 @@
 
 import pytest
 
+from fiber._agent.instructions import Instructions
 from fiber._agent.job.config import Orders, supervisor_ident
 from fiber._agent.job.main import reaching
 from fiber._base import values
-from fiber._runtime.bootstrap import Instructions
 from fiber._wire.identity import Credentials
 from fiber.exceptions import StartError
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._agent.job.drain import Leaving
+from fiber._agent.job.server import Leaving
 
 
 def test_processes_that_nobody_has_exit_are_told_at_once():

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._agent.cgroups import Group
-from fiber._agent.job.limits import JobConfiner, OwnGroup
+from fiber._agent.supervisor.cgroup import JobConfiner, OwnGroup
 from fiber.model import ResourceRequest
 
 REQUEST = ResourceRequest(memory=100)

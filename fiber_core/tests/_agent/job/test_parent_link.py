@@ -8,7 +8,7 @@ import pytest
 
 from fiber._agent.job.parent_link import Connected, Line, Lost, Receipt, Refused, Said
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber._objects.blocks.owned import Block
-from fiber._objects.blocks.protocol import MOST
+from fiber._objects.blocks.block import MOST, Block
 from wire_world import until
 
 pytestmark = pytest.mark.usefixtures("far")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fiber._agent.job.start_barrier import Gate
+from fiber._agent.job.server import Gate
 
 
 def test_whoever_waits_goes_on_when_the_gate_is_opened():

@@ -1,6 +1,6 @@
 import pytest
 
-from fiber._agent.resources.cuda import Gpu, visible
+from fiber._agent.resources.nvidia import Gpu, visible
 
 A = Gpu(index=0, uuid="GPU-aaaa-1", name="H100", memory=81559)
 B = Gpu(index=1, uuid="GPU-aabb-2", name="H100", memory=81559)

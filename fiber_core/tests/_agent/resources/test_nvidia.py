@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from fiber._agent.resources import nvidia
-from fiber._agent.resources.cuda import Gpu
-from fiber._agent.resources.nvidia import NvidiaProvider
+from fiber._agent.resources.nvidia import Gpu, NvidiaProvider
 from fiber._agent.resources.probe import probe
 from fiber.exceptions import ResourceError
 from fiber.model import Device
@@ -20,7 +19,7 @@ TWO = (
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    monkeypatch.setattr(nvidia.nvml, "ask", lambda: TWO)
+    monkeypatch.setattr(nvidia, "ask_nvml", lambda: TWO)
 
 
 class TestMain:
@@ -46,8 +45,8 @@ class TestMain:
         assert [gpu["index"] for gpu in json.loads(capsys.readouterr().out)] == [1]
 
     def test_nvidia_smi_is_asked_where_nvml_knows_nothing(self, monkeypatch, capsys):
-        monkeypatch.setattr(nvidia.nvml, "ask", lambda: None)
-        monkeypatch.setattr(nvidia.nvidia_smi, "ask", lambda: TWO[1:])
+        monkeypatch.setattr(nvidia, "ask_nvml", lambda: None)
+        monkeypatch.setattr(nvidia, "ask_nvidia_smi", lambda: TWO[1:])
 
         assert nvidia.main(["--json"], {}) == 0
         assert json.loads(capsys.readouterr().out)[0]["uuid"] == "GPU-b"
@@ -57,8 +56,8 @@ class TestMain:
             msg = "nvidia-smi failed"
             raise ResourceError(msg)
 
-        monkeypatch.setattr(nvidia.nvml, "ask", lambda: None)
-        monkeypatch.setattr(nvidia.nvidia_smi, "ask", fail)
+        monkeypatch.setattr(nvidia, "ask_nvml", lambda: None)
+        monkeypatch.setattr(nvidia, "ask_nvidia_smi", fail)
 
         assert nvidia.main(["--json"], {}) == 1
         assert capsys.readouterr() == ("", "nvidia-smi failed\n")

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from fiber._agent.resources import nvidia_smi
-from fiber._agent.resources.cuda import Gpu
+from fiber._agent.resources import nvidia
+from fiber._agent.resources.nvidia import Gpu
 from fiber.exceptions import ResourceError
 
 TWO_GPUS = """\
@@ -54,17 +54,17 @@ def install(tmp_path, monkeypatch):
 
 class TestAsk:
     def test_without_the_program_there_are_no_gpus(self, install):
-        assert nvidia_smi.ask() == ()
+        assert nvidia.ask_nvidia_smi() == ()
 
     def test_gpus_are_what_it_lists(self, install):
         install(TWO_GPUS, LISTED)
 
-        assert nvidia_smi.ask() == (FIRST, SECOND)
+        assert nvidia.ask_nvidia_smi() == (FIRST, SECOND)
 
     def test_a_partitioned_gpu_is_replaced_by_its_instances(self, install):
         install(TWO_GPUS, LISTED_WITH_INSTANCES)
 
-        assert [gpu.uuid for gpu in nvidia_smi.ask()] == [
+        assert [gpu.uuid for gpu in nvidia.ask_nvidia_smi()] == [
             FIRST.uuid,
             "MIG-7a31e0c4-52b6-5e0d-8f1e-1b2c3d4e5f60",
             "MIG-c9d81f22-0e47-5a3b-b6a0-6f5e4d3c2b10",
@@ -73,53 +73,53 @@ class TestAsk:
     def test_a_driver_without_devices_is_no_error(self, install):
         install("No devices were found\n", code=6)
 
-        assert nvidia_smi.ask() == ()
+        assert nvidia.ask_nvidia_smi() == ()
 
     def test_a_driver_that_cannot_be_reached_is_an_error_in_its_words(self, install):
         install("NVIDIA-SMI has failed because it couldn't communicate with the driver", code=9)
 
         with pytest.raises(ResourceError, match="exit code 9: NVIDIA-SMI has failed because"):
-            nvidia_smi.ask()
+            nvidia.ask_nvidia_smi()
 
     def test_a_program_that_cannot_be_started_is_an_error(self, install, tmp_path):
         install("")
         (tmp_path / "nvidia-smi").write_text("#!/no/such/interpreter\n")
 
         with pytest.raises(ResourceError, match="could not be started"):
-            nvidia_smi.ask()
+            nvidia.ask_nvidia_smi()
 
     def test_a_program_that_hangs_is_given_up(self, install, tmp_path, monkeypatch):
         install("")
         (tmp_path / "nvidia-smi").write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
-        monkeypatch.setattr(nvidia_smi, "_TIMEOUT", 0.3)
+        monkeypatch.setattr(nvidia, "_TIMEOUT", 0.3)
 
         with pytest.raises(ResourceError, match="gave no answer within 0.3 s"):
-            nvidia_smi.ask()
+            nvidia.ask_nvidia_smi()
 
 
 class TestParseQuery:
     @pytest.mark.parametrize("memory", ["[N/A]", "[Not Supported]"])
     def test_memory_that_is_not_told_is_none(self, memory):
-        (gpu,) = nvidia_smi.parse_query(f"0, GPU-1, NVIDIA GB10, {memory}\n")
+        (gpu,) = nvidia.parse_query(f"0, GPU-1, NVIDIA GB10, {memory}\n")
 
         assert gpu.memory is None
 
     def test_a_gpu_without_uuid_goes_by_its_index(self):
-        (gpu,) = nvidia_smi.parse_query("3, [N/A], Old card, 2048\n")
+        (gpu,) = nvidia.parse_query("3, [N/A], Old card, 2048\n")
 
         assert gpu.uuid == "3"
 
     def test_empty_lines_are_passed_over(self):
-        assert len(nvidia_smi.parse_query(f"\n{TWO_GPUS}\n")) == 2
+        assert len(nvidia.parse_query(f"\n{TWO_GPUS}\n")) == 2
 
     @pytest.mark.parametrize("line", ["hello", "a, b, c, d", "0, GPU-1, name", "0, 1, 2, 3, 4"])
     def test_another_line_is_quoted(self, line):
         with pytest.raises(ResourceError, match=f"no GPU: '{line}'"):
-            nvidia_smi.parse_query(line)
+            nvidia.parse_query(line)
 
 
 def test_instances_know_their_gpu_and_profile():
-    first, second = nvidia_smi.parse_instances(LISTED_WITH_INSTANCES)
+    first, second = nvidia.parse_instances(LISTED_WITH_INSTANCES)
 
     assert (first.index, first.name) == (1, "MIG 3g.40gb")
     assert (second.index, second.name) == (1, "MIG 1g.10gb")

@@ -5,8 +5,8 @@ import types
 import attrs
 import pytest
 
-from fiber._agent.resources import nvml
-from fiber._agent.resources.cuda import Gpu
+from fiber._agent.resources import nvidia
+from fiber._agent.resources.nvidia import Gpu
 
 
 class FakeError(Exception):
@@ -89,19 +89,19 @@ def install(monkeypatch):
 def test_without_nvidia_ml_py_the_answer_is_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    assert nvml.ask() is None
+    assert nvidia.ask_nvml() is None
 
 
 def test_without_a_driver_the_answer_is_none(install):
     install(driver=False)
 
-    assert nvml.ask() is None
+    assert nvidia.ask_nvml() is None
 
 
 def test_gpus_are_told_with_uuid_name_and_memory(install):
     fake = install(Card(), Card(uuid="GPU-2", memory=40960))
 
-    assert nvml.ask() == (
+    assert nvidia.ask_nvml() == (
         Gpu(index=0, uuid="GPU-1", name="NVIDIA H100 80GB HBM3", memory=81559),
         Gpu(index=1, uuid="GPU-2", name="NVIDIA H100 80GB HBM3", memory=40960),
     )
@@ -111,20 +111,20 @@ def test_gpus_are_told_with_uuid_name_and_memory(install):
 def test_old_versions_that_answer_with_bytes_are_read(install):
     install(Card(uuid=b"GPU-1", name=b"Tesla K80"))
 
-    assert nvml.ask() == (Gpu(index=0, uuid="GPU-1", name="Tesla K80", memory=81559),)
+    assert nvidia.ask_nvml() == (Gpu(index=0, uuid="GPU-1", name="Tesla K80", memory=81559),)
 
 
 def test_a_gpu_without_memory_of_its_own_has_none(install):
     install(Card(memory=None, mig=None))
 
-    assert nvml.ask()[0].memory is None
+    assert nvidia.ask_nvml()[0].memory is None
 
 
 def test_a_partitioned_gpu_is_replaced_by_its_instances(install):
     parts = (Card(uuid="MIG-1", memory=9856), None, Card(uuid="MIG-2", memory=40192))
     install(Card(mig=True, instances=parts), Card(uuid="GPU-2"))
 
-    assert [(gpu.index, gpu.uuid) for gpu in nvml.ask()] == [
+    assert [(gpu.index, gpu.uuid) for gpu in nvidia.ask_nvml()] == [
         (0, "MIG-1"),
         (0, "MIG-2"),
         (1, "GPU-2"),
@@ -134,6 +134,6 @@ def test_a_partitioned_gpu_is_replaced_by_its_instances(install):
 def test_one_lost_gpu_does_not_take_the_others_away(install, capsys):
     fake = install(Card(lost=True), Card(uuid="GPU-2"))
 
-    assert [gpu.uuid for gpu in nvml.ask()] == ["GPU-2"]
+    assert [gpu.uuid for gpu in nvidia.ask_nvml()] == ["GPU-2"]
     assert "GPU 0 of this host is left out: GPU is lost" in capsys.readouterr().err
     assert fake.opened == 0

@@ -9,7 +9,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 
 PING = messages.Ping()
 

@@ -10,7 +10,7 @@ import pytest
 
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import until_gone
 

@@ -1,6 +1,6 @@
 """The environment of jobs."""
 
-from fiber._agent.supervisor.environment import THREAD_COUNTS, environment
+from fiber._agent.supervisor.child import THREAD_COUNTS, environment
 from fiber.model import JobSpec, ResourceRequest
 
 

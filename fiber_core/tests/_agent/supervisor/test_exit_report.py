@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fiber._agent.supervisor.exit_report import ended_early, judge, not_started, signal_name
+from fiber._agent.supervisor.jobs import ended_early, judge, not_started, signal_name
 from fiber.model import JobState, Reason, ReasonKind
 
 MB = 1 << 20

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fiber._agent.supervisor.exit_report import ended_early, judge
-from fiber._agent.supervisor.jobs import JobTable, combine
+from fiber._agent.supervisor.jobs import JobTable, combine, ended_early, judge
 from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber._agent.supervisor.journal import JOURNAL, Journal
-from fiber._agent.supervisor.journal_reader import read_journal
+from fiber._agent.supervisor.journal import JOURNAL, Journal, read_journal
 from fiber.model import JobState
 from journal_world import SPEC, ended
 

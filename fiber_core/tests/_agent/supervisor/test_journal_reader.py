@@ -4,8 +4,7 @@ import os
 
 import attrs
 
-from fiber._agent.supervisor.journal import JOURNAL, Journal
-from fiber._agent.supervisor.journal_reader import History, read_ids, read_journal
+from fiber._agent.supervisor.journal import JOURNAL, History, Journal, read_ids, read_journal
 from fiber.backend_parts.liveness import Owner, start_time
 from fiber.model import JobState, Reason, ReasonKind
 from journal_world import SPEC, ended

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from fiber._agent.supervisor import lost_supervisor
+from fiber._agent.supervisor import client
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 ENDED = ProcessStatus(index=0, state=JobState.SUCCEEDED, exit_code=0, pid=1)
@@ -11,9 +11,7 @@ ENDED = ProcessStatus(index=0, state=JobState.SUCCEEDED, exit_code=0, pid=1)
 
 def test_what_lived_is_lost_and_what_had_ended_stays():
     running = ProcessStatus(index=1, state=JobState.RUNNING, pid=2)
-    status = lost_supervisor.lost(
-        JobStatus(state=JobState.RUNNING, processes=(ENDED, running)), "gone"
-    )
+    status = client.lost(JobStatus(state=JobState.RUNNING, processes=(ENDED, running)), "gone")
 
     assert status.state is JobState.FAILED
     assert (status.reason, status.message) == (Reason(ReasonKind.NODE_LOST), "gone")
@@ -23,14 +21,14 @@ def test_what_lived_is_lost_and_what_had_ended_stays():
 
 
 def test_it_counts_as_no_attempt():
-    status = lost_supervisor.lost(lost_supervisor.accepted([1]), "gone")
+    status = client.lost(client.accepted([1]), "gone")
 
     assert status.reason is not None
     assert not status.reason.counts_as_attempt
 
 
 def test_a_job_without_processes_is_lost_too():
-    status = lost_supervisor.lost(lost_supervisor.accepted([]), "gone")
+    status = client.lost(client.accepted([]), "gone")
 
     assert (status.state, status.exit_code) == (JobState.FAILED, -signal.SIGKILL)
 
@@ -48,7 +46,7 @@ def test_groups_of_living_processes_are_killed():
     os.close(writer)
     assert os.read(reader, 1) == b"x"
 
-    lost_supervisor.kill(lost_supervisor.accepted([pid]))
+    client.kill(client.accepted([pid]))
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     # the grandchild held the pipe as well
@@ -58,4 +56,4 @@ def test_groups_of_living_processes_are_killed():
 
 
 def test_processes_that_have_ended_are_not_signalled():
-    lost_supervisor.kill(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))
+    client.kill(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))

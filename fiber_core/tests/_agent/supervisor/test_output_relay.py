@@ -7,8 +7,7 @@ import pytest
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.output import LineTail
-from fiber._agent.supervisor.output_relay import LogFile, Relay
+from fiber._agent.supervisor.output import LineTail, LogFile, Relay
 
 
 class Clock:

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from fiber._agent.supervisor import prestart
+from fiber._agent.supervisor import start
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.prestart import end_early, start_early
-from fiber._agent.supervisor.start import start_supervisor
+from fiber._agent.supervisor.start import end_early, start_early, start_supervisor
 
 
 def options(folder):
@@ -26,7 +25,7 @@ class TestOneThatIsStartedEarly:
 
     def started(self):
         start_early()
-        return prestart._early.process
+        return start._early.process
 
     def test_is_the_one_that_is_started_later(self, tmp_path):
         first = self.started()
@@ -62,8 +61,8 @@ class TestOneThatIsStartedEarly:
     def test_ends_with_a_program_that_never_needs_it(self):
         program = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
-            "from fiber._agent.supervisor import prestart\n"
-            "prestart.start_early(); print(prestart._early.process.pid)"
+            "from fiber._agent.supervisor import start\n"
+            "start.start_early(); print(start._early.process.pid)"
         )
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], check=True, capture_output=True

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._agent.supervisor import messages, protocol
+from fiber._agent.supervisor import messages
+from fiber._agent.supervisor import messages as protocol
 from fiber.exceptions import WireError
 from fiber.model import (
     JobSpec,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fiber._agent.supervisor import reaper
+from fiber._agent.supervisor import runner
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def wait_for(count, before=lambda pid: None):
     found = []
     deadline = time.monotonic() + 20
     while len(found) < count and time.monotonic() < deadline:
-        found += reaper.reap(before)
+        found += runner.reap(before)
         time.sleep(0.001)
     return found
 
@@ -52,7 +52,7 @@ def pause():
 def test_nothing_is_told_of_children_to_whom_nothing_happened(child):
     child(pause)
 
-    assert list(reaper.reap(lambda pid: None)) == []
+    assert list(runner.reap(lambda pid: None)) == []
 
 
 def test_an_end_has_its_wait_status_and_memory(child):
@@ -60,7 +60,7 @@ def test_an_end_has_its_wait_status_and_memory(child):
 
     (ended,) = wait_for(1)
 
-    assert isinstance(ended, reaper.Ended)
+    assert isinstance(ended, runner.Ended)
     assert (ended.pid, ended.wait_status) == (pid, 7 << 8)
     assert ended.peak_memory > 1 << 20
 
@@ -68,11 +68,11 @@ def test_an_end_has_its_wait_status_and_memory(child):
 def test_stopping_and_going_on_are_told(child):
     pid = child(pause)
     os.kill(pid, signal.SIGSTOP)
-    assert wait_for(1) == [reaper.Change(pid, signal.SIGSTOP)]
+    assert wait_for(1) == [runner.Change(pid, signal.SIGSTOP)]
 
     os.kill(pid, signal.SIGCONT)
 
-    assert wait_for(1) == [reaper.Change(pid, None)]
+    assert wait_for(1) == [runner.Change(pid, None)]
 
 
 def test_the_group_is_signalled_while_the_id_is_still_the_childs(child):
@@ -88,7 +88,7 @@ def test_the_group_is_signalled_while_the_id_is_still_the_childs(child):
     child(with_grandchild)
     os.read(reader, 100)
 
-    wait_for(1, before=reaper.kill_group)
+    wait_for(1, before=runner.kill_group)
 
     # the grandchild held the pipe: its end is the pipe's
     os.close(writer)
@@ -106,5 +106,5 @@ def test_signals_to_those_that_have_ended_are_no_error(child):
     pid = child(lambda: None)
     wait_for(1)
 
-    reaper.kill_group(pid)
-    reaper.signal_process(pid, signal.SIGTERM)
+    runner.kill_group(pid)
+    runner.signal_process(pid, signal.SIGTERM)

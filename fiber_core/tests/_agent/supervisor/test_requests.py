@@ -7,7 +7,7 @@ import pytest
 
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.client import UnknownDevicesError
-from fiber._agent.supervisor.protocol import encode
+from fiber._agent.supervisor.messages import encode
 from fiber.exceptions import SubmitError
 from fiber.model import Device, JobState, Reason, ReasonKind, ResourceRequest
 from supervised import is_alive, until_gone
@@ -91,7 +91,7 @@ def test_a_process_hears_of_its_own_jobs_alone(supervised):
 
 def test_a_channel_reaches_no_job_of_another(supervised):
     _, other = nested(supervised, b"wait")
-    from fiber._agent.supervisor.journal_reader import read_journal
+    from fiber._agent.supervisor.journal import read_journal
 
     (job,) = [j for j in read_journal(supervised.folder).values() if j.parent is not None]
     supervised.client.kill(job.id)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber._agent.supervisor.journal_reader import read_journal
+from fiber._agent.supervisor.journal import read_journal
 from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, until_gone
 

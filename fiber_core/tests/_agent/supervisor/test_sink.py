@@ -8,7 +8,7 @@ import pytest
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.sink import Sink
+from fiber._agent.supervisor.output import Sink
 
 #: more than any pipe or terminal holds
 PLENTY = b"".join(b"%08d\n" % i for i in range(400_000))

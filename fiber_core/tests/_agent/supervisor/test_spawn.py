@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fiber._agent.supervisor.child import InChild, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.spawn import InChild, forks_entries, spawn
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._objects.blocks import protocol
+from fiber._objects.blocks import block
 from fiber._objects.memory.backing import Place
 from fiber.exceptions import WireError
 
@@ -10,9 +10,9 @@ from fiber.exceptions import WireError
 def test_a_place_comes_back():
     place = Place("fd:17", 4711, 2**40, bytes(range(16)))
     assert Place.unpack(place.packed()) == place
-    message = protocol.has(place)
-    assert message[0] == protocol.Op.HAS
-    assert protocol.read_has(message) == place
+    message = block.has(place)
+    assert message[0] == block.Op.HAS
+    assert block.read_has(message) == place
 
 
 @pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
@@ -22,8 +22,8 @@ def test_what_is_no_place_is_an_error(body):
 
 
 def test_a_digest_tells_bytes_and_where_they_are():
-    same = protocol.digest(0, b"abc"), protocol.digest(0, memoryview(b"abc"))
-    others = protocol.digest(1, b"abc"), protocol.digest(0, b"abd")
+    same = block.piece_digest(0, b"abc"), block.piece_digest(0, memoryview(b"abc"))
+    others = block.piece_digest(1, b"abc"), block.piece_digest(0, b"abd")
     assert len(set(same)) == 1
     assert len({*same, *others}) == 3
-    assert len(same[0]) == protocol.DIGEST
+    assert len(same[0]) == block.DIGEST

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from fiber._objects.blocks import contents
-from fiber._objects.blocks.reading import Reading
+from fiber._objects.blocks.contents import Reading
 from fiber._wire import frames
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.blocks import copies, protocol
+from fiber._objects.blocks import block as protocol
+from fiber._objects.blocks import copies
+from fiber._objects.blocks.block import FETCH, MOST, Block, Op
 from fiber._objects.blocks.contents import read
-from fiber._objects.blocks.owned import Block
-from fiber._objects.blocks.protocol import FETCH, MOST, Op
 from fiber._objects.memory import sealed
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
@@ -134,7 +134,7 @@ def test_what_comes_damaged_is_not_used(owner, far, monkeypatch):
     made = block(owner)
     remote = take(far[0], made)
     with monkeypatch.context() as patched:
-        patched.setattr(protocol, "digest", lambda begin, data: bytes(32))
+        patched.setattr(protocol, "piece_digest", lambda begin, data: bytes(32))
         piece = remote.call([FETCH.pack(Op.FETCH, 0, MOST)])
         piece.wait()
     with pytest.raises(WireError, match=f"{MOST} bytes from 0 on of a shared value came damaged"):

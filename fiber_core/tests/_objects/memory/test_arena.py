@@ -7,8 +7,8 @@ import stat
 import attrs
 import pytest
 
-from fiber._objects.memory import arena
-from fiber._objects.memory.arena import HEAD, Arena, map_arena
+from fiber._objects.memory import backing
+from fiber._objects.memory.backing import HEAD, Arena, map_arena
 
 
 @pytest.fixture(params=["without a name", "a file"])
@@ -31,7 +31,7 @@ def made(request, tmp_path, monkeypatch):
 
 def elsewhere(place, folder):
     """An arena as a process maps it that did not make it."""
-    arena._mapped.pop(place.mark, None)
+    backing._mapped.pop(place.mark, None)
     return map_arena(place, lambda: folder)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber._objects.memory.heap import Heap
+from fiber._objects.memory.block import Heap
 
 
 @pytest.fixture

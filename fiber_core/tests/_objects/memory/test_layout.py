@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from fiber._objects.memory import layout
+from fiber._objects.memory import local_ctypes
 
 
 class Inner(ctypes.Structure):
@@ -29,7 +29,7 @@ class Big(ctypes.BigEndianStructure):
 
 
 def test_inherited_and_anonymous_fields_are_found():
-    found = layout.fields(Derived)
+    found = local_ctypes.fields(Derived)
     assert list(found) == ["head", "choice", "whole", "part", "inner", "low", "high"]
     assert found["whole"].begin == found["choice"].begin == 4
     assert (found["inner"].begin, found["inner"].size) == (8, ctypes.sizeof(Inner) * 2)
@@ -37,7 +37,7 @@ def test_inherited_and_anonymous_fields_are_found():
 
 
 def test_the_other_byte_order_is_kept():
-    found = layout.fields(Big)
+    found = local_ctypes.fields(Big)
     assert found["n"].ctype is ctypes.c_int.__ctype_be__
     assert found["many"].ctype._type_ is ctypes.c_short.__ctype_be__
 
@@ -46,10 +46,10 @@ def test_what_ctypes_gives_as_a_value_is_plain():
     class Own(ctypes.c_int):
         pass
 
-    assert layout.is_plain(ctypes.c_int)
-    assert not layout.is_plain(Own)
-    assert layout.is_simple(Own)
-    assert not layout.is_plain(Inner)
+    assert local_ctypes.is_plain(ctypes.c_int)
+    assert not local_ctypes.is_plain(Own)
+    assert local_ctypes.is_simple(Own)
+    assert not local_ctypes.is_plain(Inner)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_what_ctypes_gives_as_a_value_is_plain():
 )
 def test_addresses_are_refused(ctype):
     with pytest.raises(TypeError, match="is an address in the memory of another host"):
-        layout.check_portable(ctype)
+        local_ctypes.check_portable(ctype)
 
 
 def test_bytes_of_an_instance_are_read_and_changed():
     instance = Inner(1, 2)
-    layout.put(instance, b"\5\0\0\0", 4)
+    local_ctypes.put(instance, b"\5\0\0\0", 4)
     assert instance.b == 5
-    assert layout.get(instance, 4, 4) == b"\5\0\0\0"
+    assert local_ctypes.get(instance, 4, 4) == b"\5\0\0\0"

@@ -9,7 +9,7 @@ import pytest
 
 from fiber._objects import store
 from fiber._objects.memory import local_ctypes
-from fiber._objects.memory.handle import Hold
+from fiber._objects.memory.block import Hold
 from fiber._objects.memory.remote_ctypes import ArrayOnAnotherHost
 from wire_world import until
 
@@ -78,7 +78,7 @@ def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner,
 def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, monkeypatch, sent):
     mine, pickled = sent
     at(other)
-    monkeypatch.setattr("fiber._objects.memory.handle.map_arena", lambda *_: None)
+    monkeypatch.setattr("fiber._objects.memory.block.map_arena", lambda *_: None)
     theirs = pickle.loads(pickled)
     theirs[0] = (1, 2)
     assert (type(theirs), mine[0].y) == (ArrayOnAnotherHost, 2)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fiber._objects.memory.ranges import Ranges
+from fiber._objects.memory.block import Ranges
 
 
 def test_parts_are_handed_out_from_the_beginning():

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fiber._objects.memory import protocol
-from fiber._objects.memory.owned import Memory
-from fiber._objects.memory.protocol import MOST, READ, WRITE, Op
+from fiber._objects.memory import block as protocol
+from fiber._objects.memory.block import MOST, READ, WRITE, Memory, Op
 from fiber.exceptions import PeerLostError
 from wire_world import until
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.memory.layout import get
+from fiber._objects.memory.local_ctypes import get
 from fiber._objects.memory.remote_ctypes import distant, local, type_of
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 import require
-from fiber._launch import preloads
+from fiber._agent.supervisor import preload
 from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 from wire_world import until
@@ -29,10 +29,10 @@ def torch(shared_runtime):
     require.need_module("torch")
     import torch
 
-    before = list(preloads._wanted)
+    before = list(preload._wanted)
     fiber.set_forkserver_preload(["torch"])
     yield torch
-    preloads._wanted[:] = before
+    preload._wanted[:] = before
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from collections import deque
 
 import pytest
 
-from fiber._objects.queue.credit_window import Gate
 from fiber._objects.queue.requests import Accepted, Offer, Refused, Revoke, Watch
-from fiber._objects.queue.state import Lane
+from fiber._objects.queue.state import Gate, Lane
 from fiber.exceptions import WireError
 
 

@@ -71,7 +71,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
         put(mine, b"1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fiber._objects.queue.local_sides.pass_gate", interrupted)
+    monkeypatch.setattr("fiber._objects.queue.channel.pass_gate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(mine)
     assert take(mine) == b"1"

@@ -6,7 +6,7 @@ import pytest
 
 from fiber._objects.queue.messages import Laden
 from fiber._objects.queue.requests import Drop, Give, Offer, Request
-from fiber._objects.queue.task_state import TaskLane
+from fiber._objects.queue.tasks import TaskLane
 from fiber.exceptions import WireError
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_barrier import SharedBarrier
-from fiber._objects.sync.owned_condition import SharedCondition
-from fiber._objects.sync.owned_event import SharedEvent
-from fiber._objects.sync.owned_permits import SharedPermits
-from fiber._objects.sync.permits import Permits
+from fiber._objects.sync.barrier import SharedBarrier
+from fiber._objects.sync.condition import SharedCondition
+from fiber._objects.sync.event import SharedEvent
+from fiber._objects.sync.permits import Permits, SharedPermits
 
 
 @pytest.fixture

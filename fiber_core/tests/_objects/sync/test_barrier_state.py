@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.barrier_state import Gathering
+from fiber._objects.sync.barrier import Gathering
 from fiber._objects.sync.wait_queue import Request, Verdict
 
 

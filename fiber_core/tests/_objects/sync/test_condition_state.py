@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.condition_state import Sleepers
+from fiber._objects.sync.condition import Sleepers
 from fiber._objects.sync.wait_queue import Request, Verdict
 
 

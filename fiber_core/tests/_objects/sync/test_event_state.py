@@ -1,6 +1,6 @@
 """An event: set, cleared, waited for."""
 
-from fiber._objects.sync.event_state import Flag
+from fiber._objects.sync.event import Flag
 from fiber._objects.sync.wait_queue import Request, Verdict
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._objects.sync.holding import Holding
+from fiber._objects.sync.permits import Holding
 from fiber._objects.sync.wait_queue import Verdict
 from fiber.exceptions import HolderDiedError, HolderDiedWarning
 from objects_world import in_thread

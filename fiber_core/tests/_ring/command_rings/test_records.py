@@ -6,8 +6,7 @@ import time
 import pytest
 
 import owners
-from fiber._ring.command_rings.records import Record, described, find, records
-from fiber._ring.command_rings.status import standing, tell
+from fiber._ring.command_rings.records import Record, described, find, records, standing, tell
 from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fiber._ring.command_rings.records import Record
-from fiber._ring.command_rings.status import standing, tell
+from fiber._ring.command_rings.records import Record, standing, tell
 from fiber.exceptions import FiberError
 from owners import DEAD, owned_by
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._ring.command_rings.totals import count, to_prometheus, totals
+from fiber._ring.command_rings.records import count, to_prometheus, totals
 from fiber._ring.counters import RingCounters
 
 

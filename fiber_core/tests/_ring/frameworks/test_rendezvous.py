@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from fiber._ring.frameworks.rendezvous import Rendezvous
+from fiber._ring.frameworks.horovod import Rendezvous
 
 
 @pytest.fixture

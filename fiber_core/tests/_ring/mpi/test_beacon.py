@@ -2,7 +2,7 @@
 
 import socket
 
-from fiber._ring.mpi.beacon import Beacon, addresses, dial
+from fiber._ring.mpi.networks import Beacon, addresses, dial
 
 
 def test_a_beacon_is_reached_under_its_own_name_only():

@@ -7,11 +7,11 @@ import pytest
 
 from fiber._base import values
 from fiber._ring.mpi import messages
+from fiber._ring.mpi.arguments import Plan
 from fiber._ring.mpi.conductor import LAUNCHER, Conductor, Stopped
 from fiber._ring.mpi.crew import Lost
 from fiber._ring.mpi.hosts import Host
 from fiber._ring.mpi.messages import Address
-from fiber._ring.mpi.plan import Plan
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 

@@ -3,8 +3,15 @@
 import pytest
 
 from fiber._base import values
-from fiber._ring.mpi.environment import Ground, arguments, environment, member_environment, wishes
-from fiber._ring.mpi.implementations import Family, Stack
+from fiber._ring.mpi.implementations import (
+    Family,
+    Ground,
+    Stack,
+    arguments,
+    environment,
+    member_environment,
+    wishes,
+)
 
 GROUND = Ground(
     agent="/run/rsh",

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fiber._ring.mpi.arguments import MemberGroup, arranged, joined, read_group
 from fiber._ring.mpi.crew import Need
-from fiber._ring.mpi.groups import MemberGroup, arranged, joined, read_group
 from fiber._ring.mpi.hosts import Host
 from fiber.model import ResourceRequest, Volume
 

@@ -4,7 +4,7 @@ import socket
 import subprocess
 import threading
 
-from fiber._ring.mpi.hostname import rename
+from fiber._ring.mpi.streams import rename
 
 
 def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():

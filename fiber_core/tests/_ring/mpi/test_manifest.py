@@ -4,9 +4,8 @@ import copy
 
 import pytest
 
-from fiber._ring.mpi.apply import fitted, plan_of, try_again
 from fiber._ring.mpi.hosts import Host
-from fiber._ring.mpi.manifest import read
+from fiber._ring.mpi.manifest import fitted, plan_of, read, try_again
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume

@@ -6,8 +6,7 @@ import textwrap
 import pytest
 
 import require
-from fiber._ring.mpi.apply import fitted, plan_of
-from fiber._ring.mpi.manifest import read
+from fiber._ring.mpi.manifest import fitted, plan_of, read
 from fiber.model import Capabilities
 
 LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"

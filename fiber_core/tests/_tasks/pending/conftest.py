@@ -16,7 +16,7 @@ from fiber._tasks.pending import (
     WorkerLost,
 )
 from fiber.model import Reason, ReasonKind
-from fiber.model.task import Attempt
+from fiber.model.job import Attempt
 
 
 def death(worker, kind=ReasonKind.SIGNAL, number=9):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from fiber._tasks.pending.batching import Pace
 from fiber._tasks.pending.calls import Call, Tally
-from fiber._tasks.pending.duplicates import Contest
+from fiber._tasks.pending.stragglers import Contest
 from fiber._tasks.pending.workers import Entry, Worker
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from fiber._tasks.pending.batching import Pace
 from fiber._tasks.pending.calls import Call, Tally
-from fiber._tasks.pending.fair_queue import Lines
+from fiber._tasks.pending.ledger import Lines
 
 
 def calls(number):

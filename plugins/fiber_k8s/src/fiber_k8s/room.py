@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fiber._launch.cpus import cpu_count, memory_total
+from fiber._agent.cgroups import cpu_count, memory_total
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError
 from fiber.model import Capacity

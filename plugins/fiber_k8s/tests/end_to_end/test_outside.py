@@ -13,7 +13,7 @@ from cluster import Cluster
 from cluster.real import Docker
 from fiber._runtime import runtime
 from fiber.exceptions import BackendError
-from fiber.testing.kit.streams import Streams
+from fiber.testing.kit.delivery import Streams
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.execution import execute

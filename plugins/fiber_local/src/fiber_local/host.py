@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fiber._agent import rundir
-from fiber._agent.supervisor.journal import JOURNAL
-from fiber._agent.supervisor.journal_reader import History, JournaledJob
+from fiber._agent.supervisor.journal import JOURNAL, History, JournaledJob
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.orphans import DETACHED_TITLE
 from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of

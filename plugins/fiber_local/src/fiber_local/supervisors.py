@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from fiber._agent.instructions import PRELOAD
 from fiber._agent.supervisor import claim_channel, release_channel
 from fiber._agent.supervisor.client import (
     SupervisorClient,
@@ -16,7 +17,6 @@ from fiber._agent.supervisor.client import (
 )
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
-from fiber._runtime.bootstrap import PRELOAD
 from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobStatus

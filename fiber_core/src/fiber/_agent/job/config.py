@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from fiber._agent.instructions import Instructions
 from fiber._base import values
-from fiber._runtime.bootstrap import Instructions
 from fiber._tunnel.routes import is_route
 from fiber.exceptions import StartError
 

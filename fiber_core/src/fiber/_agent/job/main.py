@@ -6,16 +6,15 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from fiber._agent.instructions import PRELOAD
 from fiber._agent.job.config import GIVEN, REACH, STREAMS, Orders
 from fiber._agent.job.server import JobServer
 from fiber._agent.private import read_private
 from fiber._agent.supervisor import kernel
-from fiber._agent.supervisor.child import become
+from fiber._agent.supervisor.child import InChild, become
 from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 from fiber._agent.supervisor.main import raise_descriptor_limit
 from fiber._agent.supervisor.preload import preload
-from fiber._agent.supervisor.spawn import InChild
-from fiber._runtime.bootstrap import PRELOAD
 from fiber._tunnel.routes import is_route
 from fiber.exceptions import FiberError, StartError
 
@@ -29,7 +28,7 @@ REFUSED = 126
 #: what the system calls this process
 _TITLE = "fiber-job"
 # imported before the fork, for all processes; it opens nothing
-_TRANSPORT = ("fiber._wire.nng_dialer",)
+_TRANSPORT = ("fiber._wire.nng",)
 
 
 def main() -> int:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.output import LinePrefix
-from fiber._agent.supervisor.sink import Sink
+from fiber._agent.supervisor.output import LinePrefix, Sink
 
 __all__ = ["EchoSink", "Echoes", "open_sinks"]
 

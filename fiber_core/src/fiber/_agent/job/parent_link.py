@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from fiber._agent.lease import INTERVAL
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._wire.frames import Kind
 from fiber._wire.link import Link

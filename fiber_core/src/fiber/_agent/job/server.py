@@ -1,4 +1,12 @@
-"""A job's supervisor at work: its processes, its signals, its parent and their lease."""
+"""A job's supervisor at work: its processes, its signals, its parent and their lease.
+
+A process of a remote job: waits until its supervisor has reached the parent, then begins.
+
+When the processes of a job hear that the platform takes its place away; pure, the clock is passed in.
+
+A worker of a pool need not end at once: its parent gives it nothing new, and has it exit as soon as it
+is done with what it has begun. It hears of SIGTERM when that takes too long.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +17,22 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from fiber._agent.job import folder, start_barrier
+from fiber._agent import instructions
+from fiber._agent.job import folder
 from fiber._agent.job.config import GRACE, Orders, supervisor_ident
-from fiber._agent.job.drain import Leaving
-from fiber._agent.job.limits import JobConfiner
 from fiber._agent.job.output_forwarder import Echoes, open_sinks
 from fiber._agent.job.parent_link import Connected, Line, Lost, News, Receipt, Refused, Said
 from fiber._agent.lease import INTERVAL, LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
+from fiber._agent.supervisor.cgroup import JobConfiner
+from fiber._agent.supervisor.child import environment
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.environment import environment
 from fiber._agent.supervisor.jobs import JobEntry, JobTable
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.loop import Loop
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.runner import JobRunner
-from fiber._agent.supervisor.running_jobs import Launch
-from fiber._base import values
+from fiber._agent.supervisor.runner import JobRunner, Launch
+from fiber._base import entry_points, values
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest
@@ -33,7 +40,104 @@ from fiber.model import JobSpec, JobStatus, ResourceRequest
 if TYPE_CHECKING:
     from fiber._tunnel.landing import Landing
 
-__all__ = ["JobServer"]
+__all__ = ["ENTRY", "PASSED_ON", "Gate", "JobServer", "Leaving", "main"]
+
+#: how the supervisor names :func:`main`
+ENTRY = "fiber._agent.job.server:main"
+#: signals that a supervisor passes on to its processes, besides SIGTERM and SIGINT
+PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Gate:
+    """Where processes wait until the parent has accepted their job."""
+
+    #: of this process's job; set before the fork
+    current: Gate | None = None
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+    def open(self) -> None:
+        """Let everybody go on."""
+        os.close(self.reader)
+        # all who waited may have been killed meanwhile
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.writer, b"\0" * 4096)
+        os.close(self.writer)
+
+    def wait(self) -> bool:
+        """Wait; False where it is never opened."""
+        os.close(self.writer)
+        try:
+            return bool(os.read(self.reader, 1))
+        finally:
+            os.close(self.reader)
+
+
+def main(private: bytes, index: int) -> int:
+    """Be process ``index`` of the job; return its exit code."""
+    gate, Gate.current = Gate.current, None
+    if gate is not None and not gate.wait():
+        return 126
+    code: int = entry_points.load_object(instructions.ENTRY)(private, index)
+    return code
+
+
+#: seconds that a parent may be out of reach before processes are told without it
+_MEET = 1.0
+#: seconds before the platform's SIGKILL at which processes hear of SIGTERM: at most, and as a part of all
+_RESERVE, _PART = 2.0, 0.25
+
+
+class Leaving:
+    """Whether SIGTERM waits, and how long.
+
+    Args:
+        grace: seconds from the platform's SIGTERM to its SIGKILL, for a job whose parent can have it
+            exit; None where processes are told at once.
+    """
+
+    def __init__(self, grace: float | None) -> None:
+        self._grace = grace
+        self._due: float | None = None
+        self._meet_by: float | None = None
+        #: True once the platform has asked, and as long as processes have not been told
+        self.is_on = False
+
+    def asked(self, now: float, *, parent_hears: bool) -> bool:
+        """The platform wants the job gone; True where its processes are to be told now.
+
+        Args:
+            now: the moment.
+            parent_hears: True where there is a connection.
+        """
+        if self._grace is None or self._due is not None:
+            # whoever asks a second time does not want to wait
+            self.is_on = False
+            return True
+        self.is_on = True
+        self._due = now + self._grace - min(_RESERVE, _PART * self._grace)
+        self._meet_by = None if parent_hears else now + _MEET
+        return False
+
+    def parent_heard(self) -> None:
+        """The parent was told."""
+        self._meet_by = None
+
+    @property
+    def due(self) -> float | None:
+        """When processes are to be told; None where nothing is waited for."""
+        if not self.is_on or self._due is None:
+            return None
+        return self._due if self._meet_by is None else min(self._due, self._meet_by)
+
+    def is_due(self, now: float) -> bool:
+        """True, once, where they are to be told now."""
+        if self.due is None or now < self.due:
+            return False
+        self.is_on = False
+        return True
+
 
 #: seconds that a parent which has not been reached yet is dialled, at least
 _FIRST = 10.0
@@ -105,7 +209,7 @@ class JobServer:
             on_notice=self._notice,
             confiner=JobConfiner(enforce=orders.confine),
         )
-        self._gate: start_barrier.Gate | None = None
+        self._gate: Gate | None = None
         self._leaving = Leaving(orders.grace if orders.drains else None)
         self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
         more = (lambda: None) if self._echoes is None else self._take_echo
@@ -183,12 +287,12 @@ class JobServer:
             run_id=told.credentials.run_id,
             name=orders.name,
             argv=(),
-            entry=start_barrier.ENTRY,
+            entry=ENTRY,
             private=here.encode(),
             resources=ResourceRequest(cpu=orders.cpu, memory=orders.memory),
             processes=told.processes,
         )
-        self._gate = start_barrier.Gate.current = start_barrier.Gate()
+        self._gate = Gate.current = Gate()
         self._table.add(self._ident, owner=None, processes=told.processes)
         launch = Launch(
             job_id=self._ident,
@@ -199,7 +303,7 @@ class JobServer:
             answer=self._on_started,
         )
         self._runner.start(launch)
-        start_barrier.Gate.current = None
+        Gate.current = None
 
     def _on_started(self, refusal: str, warnings: tuple[str, ...]) -> None:
         if refusal:
@@ -258,7 +362,7 @@ class JobServer:
 
     def _pass_signals_on(self) -> None:
         # after the fork, so that processes have them as the system has
-        for signum in start_barrier.PASSED_ON:
+        for signum in PASSED_ON:
             signal.signal(signum, lambda *_: None)
         # the end of the terminal or connection that started this is no end of its work
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

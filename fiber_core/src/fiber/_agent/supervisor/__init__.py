@@ -1,7 +1,7 @@
 """The supervisor: forks and watches the processes of jobs, and runs no user code of its own.
 
 A supervisor is a single-threaded process that never opens a network socket. It speaks frames of
-:mod:`~fiber._agent.supervisor.protocol` over stream sockets that its peers inherited from it or
+:mod:`~fiber._agent.supervisor.messages` over stream sockets that its peers inherited from it or
 from whoever started it; holding such a descriptor is the proof of belonging, so nothing listens.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.jobs import Owner
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.protocol import Decoder, encode
+from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.exceptions import WireError
 
 __all__ = ["Channel"]

@@ -1,26 +1,52 @@
-"""What happens in a forked child: it becomes the process that a job asked for."""
+"""What happens in a forked child: it becomes the process that a job asked for.
+
+The environment of a job's processes; pure.
+
+Forks the processes of jobs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import importlib
+import math
 import os
 import resource
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fiber._agent.supervisor import kernel
-from fiber._agent.supervisor.exit_report import NOT_STARTED
+from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.inherited import Inheritance, inherit
+from fiber._agent.supervisor.jobs import NOT_STARTED
 from fiber._base import values
+from fiber.model import JobSpec
 
-__all__ = ["ChildPlan", "become"]
+__all__ = ["THREAD_COUNTS", "ChildPlan", "InChild", "Spawned", "become", "environment", "spawn"]
+
+#: how numerical libraries are told how many threads they may use
+THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def environment(inherited: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
+    """What a job inherits, less and more what its spec says.
+
+    Libraries count the machine's CPUs and start as many threads; a job that was given fewer is
+    told so, unless its user has said something else.
+    """
+    result = {key: value for key, value in inherited.items() if key not in spec.unset_env}
+    result.update(spec.env)
+    if spec.resources.cpu is not None:
+        count = str(max(1, math.ceil(spec.resources.cpu)))
+        for name in THREAD_COUNTS:
+            result.setdefault(name, count)
+    return result
 
 
 @values.frozen(kw_only=True)
@@ -192,3 +218,98 @@ def _exit_code(value: object) -> int:
         return value & 0xFF
     print(value, file=sys.stderr)  # noqa: T201 - as the interpreter does with SystemExit("text")
     return 1
+
+
+#: signals that would be swallowed by a child which has not reset the supervisor's handlers yet
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+class InChild(BaseException):
+    """Raised in a forked child, so that nothing of the supervisor is left below its code."""
+
+    def __init__(self, plan: ChildPlan) -> None:
+        super().__init__(plan.job_id)
+        self.plan = plan
+
+
+@values.frozen(kw_only=True)
+class Spawned:
+    """A process as its supervisor sees it; the descriptors are owned and non-blocking."""
+
+    #: process id, also of its session and group
+    pid: int
+    #: read end of its standard output
+    stdout: int
+    #: read end of its standard error
+    stderr: int
+    #: read end: what kept it from running, or the end of file once it runs
+    report: int
+    #: its channel; None for programs
+    channel: int | None
+
+
+def spawn(
+    plan_for: Callable[..., ChildPlan], descriptors: Descriptors, *, channel: bool
+) -> Spawned:
+    """Fork a process; in the child :class:`InChild` is raised.
+
+    Args:
+        plan_for: makes the plan from the descriptors given by keyword.
+        descriptors: owner of the supervisor's ends.
+        channel: whether the child gets a channel.
+
+    Raises:
+        OSError: the system has no room for it; nothing was started.
+    """
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for _ in range(3):
+            reader, writer = os.pipe()
+            ours.append(reader)
+            theirs.append(writer)
+        if channel:
+            mine, its = socket.socketpair()
+            mine.setblocking(False)
+            its.setblocking(True)
+            ours.append(mine.detach())
+            theirs.append(its.detach())
+        plan = plan_for(
+            stdout=theirs[0],
+            stderr=theirs[1],
+            report=theirs[2],
+            channel=theirs[3] if channel else None,
+        )
+        # the child has the supervisor's handlers until it resets them, and takes these then
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        for descriptor in ours + theirs:
+            os.close(descriptor)
+        raise
+    if pid == 0:
+        for descriptor in ours:
+            os.close(descriptor)
+        raise InChild(plan)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    for descriptor in theirs:
+        os.close(descriptor)
+    for descriptor in ours:
+        descriptors.own(descriptor)
+        os.set_blocking(descriptor, False)
+    return Spawned(
+        pid=pid,
+        stdout=ours[0],
+        stderr=ours[1],
+        report=ours[2],
+        channel=ours[3] if channel else None,
+    )
+
+
+def forks_entries() -> bool:
+    """True where entry functions are called in forked children; elsewhere argv is used.
+
+    On macOS a forked process may not use the system's frameworks.
+    """
+    return sys.platform != "darwin"

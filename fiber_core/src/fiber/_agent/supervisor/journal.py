@@ -2,24 +2,29 @@
 
 ``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
 start time that makes a process id unmistakable) and ``ended``. Supervisors append to it;
-:mod:`~fiber._agent.supervisor.journal_reader` reads it without them.
+:mod:`~fiber._agent.supervisor.journal` reads it without them.
+
+Reads the journal of a run's jobs, and holds it against the processes that live.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber._agent.supervisor.jobs import Owner
+from fiber._agent.supervisor.jobs import Owner, combine
+from fiber._base import values
+from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
-from fiber.backend_parts.liveness import start_time
-from fiber.model import JobSpec, ProcessStatus
+from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["JOURNAL", "Journal"]
+__all__ = ["JOURNAL", "History", "Journal", "JournaledJob", "read_ids", "read_journal"]
 
 #: name of the file in a run directory
 JOURNAL = "jobs.jsonl"
@@ -111,3 +116,176 @@ class Journal:
     def _fail(self, error: OSError) -> None:
         self._broken = True
         self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
+
+
+_ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
+
+
+@values.define(kw_only=True)
+class JournaledJob:
+    """A job as its journal tells of it."""
+
+    #: its id
+    id: str
+    #: the name asked for
+    name: str
+    #: the run it belongs to
+    run_id: str
+    #: its program and arguments
+    argv: tuple[str, ...]
+    #: the job that submitted it; None for the master's
+    parent: str | None
+    #: where it runs
+    host: str
+    #: its supervisor
+    supervisor: Process
+    #: when it was submitted, seconds since the epoch
+    submitted: float
+    #: when it ended, seconds since the epoch
+    ended: float | None = None
+    #: its processes as last written down
+    processes: list[ProcessStatus]
+    #: start times by process id
+    start_times: dict[int, float | None] = values.field(factory=dict)
+
+    def living(self) -> tuple[int, ...]:
+        """Process ids of it that live and are the ones written down, as far as they are seen here."""
+        is_seen = self.supervisor.is_judged_here
+        return tuple(
+            p.pid
+            for p in self.processes
+            if is_seen
+            and p.pid is not None
+            and not p.state.is_terminal
+            and is_same(p.pid, self.start_times.get(p.pid))
+        )
+
+    def status(self) -> JobStatus:
+        """Its status now: what was written down, held against the supervisor that writes it.
+
+        What was not said to have ended when the supervisor was lost was lost with it; of a supervisor
+        that cannot be seen from here nothing is known.
+        """
+        watched = self.supervisor.liveness()
+        is_over = all(p.state.is_terminal for p in self.processes)
+        if watched is Liveness.UNKNOWN and not is_over:
+            return JobStatus(
+                state=JobState.UNKNOWN,
+                message="its processes are in another container or on another host",
+                host=self.host,
+                processes=tuple(self.processes),
+            )
+        is_lost = watched is Liveness.DEAD
+        return combine(
+            [_lost(p) if is_lost and not p.state.is_terminal else p for p in self.processes],
+            host=self.host,
+        )
+
+    def job(self, backend: str, directory: str) -> Job:
+        """The job as users of a backend know it."""
+        pids = [p.pid for p in self.processes if p.pid is not None]
+        return Job(
+            id=self.id,
+            name=self.name,
+            run_id=self.run_id,
+            backend=backend,
+            data={"pids": pids, "host": self.host, "directory": directory},
+            argv=self.argv,
+            submitted=self.submitted,
+        )
+
+
+def _lost(process: ProcessStatus) -> ProcessStatus:
+    return values.evolve(
+        process,
+        state=JobState.FAILED,
+        reason=Reason(ReasonKind.NODE_LOST),
+        exit_code=-signal.SIGKILL,
+        message="lost with its supervisor",
+    )
+
+
+class History:
+    """The jobs of a run directory, as its journal tells of them; reads what was appended only.
+
+    Args:
+        directory: the run directory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._path = Path(directory, JOURNAL)
+        self._jobs: dict[str, JournaledJob] = {}
+        self._read = 0
+        self._file: tuple[int, int] | None = None
+
+    def jobs(self) -> dict[str, JournaledJob]:
+        """All jobs, in the order of their submission; each call brings the same objects up to date."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if self._file != (status.st_dev, status.st_ino) or status.st_size < self._read:
+                    self._file, self._read, self._jobs = (status.st_dev, status.st_ino), 0, {}
+                file.seek(self._read)
+                text = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            self._file, self._jobs = None, {}
+            return self._jobs
+        # a line that is being written comes with the next look
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            try:
+                _apply(self._jobs, json.loads(line))
+            except (KeyError, TypeError, ValueError, IndexError):
+                # a line cut short by a full disk, or of another version
+                continue
+        return self._jobs
+
+
+def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
+    """All jobs in the journal of a run directory, in the order of their submission."""
+    return History(directory).jobs()
+
+
+def read_ids(directory: str | Path) -> set[str]:
+    """The ids of all jobs in a journal, however long it is, in little time."""
+    try:
+        text = Path(directory, JOURNAL).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {found.decode() for found in _ID.findall(text)}
+
+
+def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
+    if event["event"] == "submitted":
+        jobs[event["job"]] = JournaledJob(
+            id=event["job"],
+            name=event["name"],
+            run_id=event["run"],
+            argv=tuple(event["argv"]),
+            parent=event["parent"],
+            host=event["host"],
+            supervisor=Process(*event["supervisor"]),
+            submitted=event["time"],
+            processes=[
+                ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
+            ],
+        )
+        return
+    job = jobs[event["job"]]
+    index = event["index"]
+    if event["event"] == "started":
+        job.start_times[event["pid"]] = event["start_time"]
+        job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
+    elif event["event"] == "ended":
+        kind = event["reason"]
+        job.ended = event["time"]
+        job.processes[index] = values.evolve(
+            job.processes[index],
+            state=JobState(event["state"]),
+            reason=None if kind is None else Reason(ReasonKind(kind), event["number"]),
+            exit_code=event["exit_code"],
+            message=event["message"],
+            log_tail=tuple(event["log_tail"]),
+            peak_memory=event["peak_memory"],
+        )

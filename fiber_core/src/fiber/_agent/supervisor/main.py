@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from fiber._agent.supervisor import kernel
-from fiber._agent.supervisor.child import become
-from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.child import InChild, become
+from fiber._agent.supervisor.messages import HEADER, Decoder, SupervisorOptions
 from fiber._agent.supervisor.orphans import DETACHED_TITLE, SUPERVISOR_TITLE
 from fiber._agent.supervisor.preload import preload
-from fiber._agent.supervisor.protocol import HEADER, Decoder
 from fiber._agent.supervisor.server import Server
-from fiber._agent.supervisor.spawn import InChild
 
 __all__ = ["main", "raise_descriptor_limit"]
 
@@ -31,7 +29,7 @@ def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -
     """
     os.set_inheritable(descriptor, False)
     if early:
-        from fiber._runtime.bootstrap import PRELOAD
+        from fiber._agent.instructions import PRELOAD
 
         preload(PRELOAD)
     options = _read_options(descriptor)

@@ -1,10 +1,161 @@
-"""Lines out of the bytes that processes write; pure."""
+"""Lines out of the bytes that processes write; pure.
+
+From the pipe of a process to the terminal, the job's log file and the memory of last lines.
+
+Writes to the terminal, pipe or file that a supervisor inherited, without ever blocking.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import socket
+import stat
+import sys
+import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["LineBuffer", "LinePrefix", "LineTail"]
+from fiber._agent.supervisor.descriptors import Descriptors
+from fiber._agent.supervisor.loop import Loop, Timer
+from fiber._wire.descriptors import borrowed
+
+__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "Relay", "Sink"]
+
+#: bytes in one write: a pipe that polls as writable takes this many without blocking
+_PIECE = 4096
+#: buffered bytes above which writers are to be held back, and below which they may go on
+_HIGH, _LOW = 1 << 20, 1 << 19
+
+
+class Sink:
+    """A queue of bytes before a descriptor of the starter's.
+
+    The descriptor's flags are shared with its other holders, so it is never made non-blocking:
+    a pipe or terminal is opened anew where the system can do that, a socket is told with each
+    call, and all else is written a little at a time once it polls as writable.
+
+    Args:
+        descriptor: 1 or 2.
+        loop: tells when it can be written.
+        descriptors: owns what is opened here.
+        on_room: called when writers that were held back may go on.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        loop: Loop,
+        descriptors: Descriptors,
+        on_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._on_room = on_room
+        self._pending: deque[bytes] = deque()
+        self._size = 0
+        self._watching = False
+        self._gone = False
+        self._held = False
+        self._socket: socket.socket | None = None
+        self._target = descriptor
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError:
+            self._gone = True
+            return
+        if stat.S_ISSOCK(mode):
+            self._target = descriptors.own(os.dup(descriptor))
+            self._socket = borrowed(self._target)
+        elif sys.platform == "linux" and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            with contextlib.suppress(OSError):
+                self._target = descriptors.own(os.open(f"/proc/self/fd/{descriptor}", flags))
+
+    @property
+    def is_full(self) -> bool:
+        """True while writers are to be held back; ``on_room`` is called when that is over."""
+        self._held = self._held or self._size > _HIGH
+        return self._held
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes and write what can be written now."""
+        if not data or self._gone:
+            return
+        self._pending.append(data)
+        self._size += len(data)
+        if not self._watching:
+            self._push()
+
+    def detach(self) -> None:
+        """Leave the descriptors to their owner, in a forked child or at the end."""
+        if self._socket is not None:
+            self._socket.detach()
+
+    def drain(self, patience: float) -> None:
+        """Write all that is queued; give up when nothing is taken for ``patience`` seconds."""
+        poll = select.poll()
+        poll.register(self._target, select.POLLOUT)
+        last = time.monotonic()
+        while self._pending and not self._gone:
+            left = patience - (time.monotonic() - last)
+            if left <= 0 or not poll.poll(left * 1000):
+                return
+            before = self._size
+            self._push()
+            if self._size < before:
+                last = time.monotonic()
+
+    def _push(self) -> None:
+        while self._pending and not self._gone:
+            chunk = self._pending[0]
+            piece = chunk[:_PIECE]
+            try:
+                if self._must_wait():
+                    break
+                written = self._put(piece)
+            except BlockingIOError:
+                break
+            except OSError:
+                # the reader has gone (EPIPE, EIO): what is written to it goes nowhere, as it would
+                # for any program
+                self._gone = True
+                self._pending.clear()
+                self._size = 0
+                break
+            self._size -= written
+            if written == len(chunk):
+                self._pending.popleft()
+            else:
+                self._pending[0] = chunk[written:]
+        self._watch(bool(self._pending))
+        if self._held and self._size < _LOW:
+            self._held = False
+            self._on_room()
+
+    def _must_wait(self) -> bool:
+        if self._target > 2 or self._socket is not None:
+            return False
+        poll = select.poll()
+        poll.register(self._target, select.POLLOUT)
+        return not poll.poll(0)
+
+    def _put(self, piece: bytes) -> int:
+        if self._socket is not None:
+            return self._socket.send(piece, socket.MSG_DONTWAIT)
+        return os.write(self._target, piece)
+
+    def _watch(self, wanted: bool) -> None:
+        if wanted == self._watching:
+            return
+        self._watching = wanted
+        try:
+            self._loop.on_writable(self._target, self._push if wanted else None)
+        except PermissionError:
+            # a file that cannot be polled can always be written
+            self._watching = False
+
 
 #: a line longer than this is passed on in pieces
 LONGEST_LINE = 1 << 16
@@ -93,3 +244,165 @@ def _lines(data: bytes) -> list[bytes]:
     last = pieces.pop()
     lines = [piece + b"\n" for piece in pieces]
     return [*lines, last] if last else lines
+
+
+_READ = 1 << 16
+#: bytes drained at a process's end: more than a pipe holds, and bounded where others write on
+_LAST_WORDS = 1 << 20
+#: seconds that the beginning of a line is kept back
+_PATIENCE = 0.1
+
+
+class LogFile:
+    """The log of one job, made when its first byte is written.
+
+    Args:
+        path: where it is; None where none is kept.
+        descriptors: owns its descriptor.
+        on_failure: called once with a sentence when it cannot be written.
+    """
+
+    def __init__(
+        self, path: Path | None, descriptors: Descriptors, on_failure: Callable[[str], None]
+    ) -> None:
+        self._path = path
+        self._descriptors = descriptors
+        self._on_failure = on_failure
+        self._descriptor: int | None = None
+        self._broken = False
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; a failure stops this file and nothing else."""
+        if not data or self._broken or self._path is None:
+            return
+        try:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = self._descriptors.own(os.open(self._path, flags, 0o600))
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            self._broken = True
+            self._on_failure(f"the log {self._path} is incomplete from here: {error}")
+
+    def close(self) -> None:
+        """Release the descriptor; later bytes are dropped. Idempotent."""
+        self._broken = True
+        if self._descriptor is not None:
+            self._descriptors.close(self._descriptor)
+            self._descriptor = None
+
+
+class Relay:
+    """One pipe of one process.
+
+    Args:
+        descriptor: the pipe's read end, non-blocking, owned by ``descriptors``.
+        loop: tells when it can be read.
+        descriptors: owner of the pipe.
+        sink: the terminal; None for jobs that write to their log only.
+        log: the job's log.
+        tail: the process's last lines.
+        prefix: put before each line on the terminal.
+        on_end: called when nobody can write to the pipe any more.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        loop: Loop,
+        descriptors: Descriptors,
+        sink: Sink | None,
+        log: LogFile,
+        tail: LineTail,
+        prefix: bytes = b"",
+        on_end: Callable[[Relay], None] = lambda _: None,
+    ) -> None:
+        self._descriptor = descriptor
+        self._loop = loop
+        self._descriptors = descriptors
+        self._sink = sink
+        self._log = log
+        self._tail = tail
+        self._prefix = LinePrefix(prefix)
+        self._on_end = on_end
+        self._shown = LineBuffer()
+        self._logged = LineBuffer()
+        self._timer: Timer | None = None
+        self._open = True
+        self.resume()
+
+    def resume(self) -> None:
+        """Read on, after the terminal had no room."""
+        if self._open:
+            self._loop.on_readable(self._descriptor, self._on_readable)
+
+    def finish(self) -> None:
+        """At the end of the process: pass on what is in the pipe, beginnings of lines too.
+
+        The pipe stays open where another process still holds it; what that one writes reaches
+        the terminal as it comes.
+        """
+        budget = _LAST_WORDS
+        while self._open and budget > 0:
+            size = self._read()
+            if size is None:
+                break
+            budget -= size
+        self._flush()
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        if self._open:
+            self._open = False
+            self._flush()
+            self._loop.forget(self._descriptor)
+            self._descriptors.close(self._descriptor)
+            self._on_end(self)
+
+    def _on_readable(self) -> None:
+        if self._sink is not None and self._sink.is_full:
+            # the process now waits in its own write, as it would on the terminal itself
+            self._loop.on_readable(self._descriptor, None)
+            return
+        self._read()
+
+    def _read(self) -> int | None:
+        try:
+            data = os.read(self._descriptor, _READ)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return None
+        self._tail.feed(data)
+        self._log.write(self._logged.feed(data))
+        self._show(self._shown.feed(data))
+        if not self._shown.partial:
+            self._cancel()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_PATIENCE, self._on_patience_end)
+        return len(data)
+
+    def _show(self, data: bytes) -> None:
+        if self._sink is not None:
+            self._sink.write(self._prefix.feed(data))
+
+    def _on_patience_end(self) -> None:
+        self._timer = None
+        self._show(self._shown.flush())
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _flush(self) -> None:
+        self._cancel()
+        self._show(self._shown.flush())
+        with contextlib.suppress(OSError):
+            self._log.write(self._logged.flush())

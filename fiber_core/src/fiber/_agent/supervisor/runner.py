@@ -1,29 +1,202 @@
-"""Starts, watches and ends the jobs of a supervisor."""
+"""Starts, watches and ends the jobs of a supervisor.
+
+What a supervisor holds of a job from its launch to its end.
+
+Collects what the kernel has to say about children: stopped, continued, ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fiber._agent.supervisor import orphans, reaper
+from fiber._agent.supervisor import orphans
 from fiber._agent.supervisor.cgroup import Confinement, Confiner
-from fiber._agent.supervisor.child import ChildPlan
+from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.exit_report import ended_early, judge, not_started
-from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner
+from fiber._agent.supervisor.devices import Grant
+from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner, ended_early, judge, not_started
 from fiber._agent.supervisor.journal import Journal
-from fiber._agent.supervisor.loop import Loop
+from fiber._agent.supervisor.loop import Loop, Timer
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.output import LineTail
-from fiber._agent.supervisor.output_relay import LogFile, Relay
-from fiber._agent.supervisor.running_jobs import Launch, RunningJob, RunningProcess
-from fiber._agent.supervisor.sink import Sink
-from fiber._agent.supervisor.spawn import forks_entries, spawn
+from fiber._agent.supervisor.output import LineTail, LogFile, Relay, Sink
+from fiber._base import values
+from fiber.model import JobSpec
 
-__all__ = ["JobRunner"]
+__all__ = [
+    "Change",
+    "Ended",
+    "JobRunner",
+    "Launch",
+    "RunningJob",
+    "RunningProcess",
+    "kill_group",
+    "reap",
+    "signal_process",
+]
+
+
+@values.frozen(kw_only=True)
+class Launch:
+    """A job that is to be started."""
+
+    #: its id
+    job_id: str
+    #: what was asked for
+    spec: JobSpec
+    #: the whole environment of its processes
+    environ: Mapping[str, str] = values.field(repr=False)
+    #: their working directory
+    cwd: str
+    #: who asked
+    owner: Owner
+    #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
+    answer: Callable[[str, tuple[str, ...]], None]
+    #: granted devices
+    grants: tuple[Grant, ...] = ()
+    #: True where it was accepted before, to wait: what fails then is its end, and no refusal
+    accepted: bool = False
+
+
+@values.define(kw_only=True)
+class RunningProcess:
+    """A process that was forked."""
+
+    #: position within its job
+    index: int
+    #: its id and our ends of its pipes
+    spawned: Spawned
+    #: the last lines it wrote
+    tail: LineTail
+    #: readers of its output
+    relays: list[Relay]
+    #: True until it runs what was asked for, or has said why it does not
+    reporting: bool = True
+    #: what kept it from running
+    failure: str = ""
+    #: True where it is to be interrupted once it runs
+    interrupted: bool = False
+
+
+@values.define(kw_only=True)
+class RunningJob:
+    """A job of which something was started."""
+
+    #: what was asked for
+    launch: Launch
+    #: where its output is kept
+    log: LogFile
+    #: its processes by index, as far as they were forked
+    processes: dict[int, RunningProcess] = values.field(factory=dict)
+    #: True once its submitter was told that it runs
+    answered: bool = False
+    #: why it could not be started, to be told once nothing is left of it
+    refusal: str = ""
+    #: the timer that kills it
+    deadline: Timer | None = None
+    #: its control groups
+    confinement: Confinement | None = None
+    #: limits that are not enforced
+    warnings: tuple[str, ...] = ()
+
+
+@values.frozen
+class Change:
+    """A child was stopped by a signal, or runs again."""
+
+    #: the child
+    pid: int
+    #: the signal that stopped it; None where it runs again
+    stopped_by: int | None
+
+
+@values.frozen
+class Ended:
+    """A child ended and is no more."""
+
+    #: the child
+    pid: int
+    #: as ``os.wait4`` gives it
+    wait_status: int
+    #: most resident memory it had, in bytes
+    peak_memory: int
+
+
+if sys.platform == "linux":
+
+    def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
+        """Yield what has happened since the last call; never waits.
+
+        Args:
+            before: called with the id of a child that has ended, while that id can belong to
+                nobody else yet: the time to signal its group.
+        """
+        everything = os.WEXITED | os.WSTOPPED | os.WCONTINUED
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, everything | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            pid = seen.si_pid
+            if seen.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+                yield Change(pid, seen.si_status)
+            elif seen.si_code == os.CLD_CONTINUED:
+                os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG)
+                yield Change(pid, None)
+            else:
+                before(pid)
+                _, status, usage = os.wait4(pid, 0)
+                # Linux counts in kilobytes
+                yield Ended(pid, status, usage.ru_maxrss * 1024)
+
+else:
+
+    def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
+        """Yield what has happened since the last call; never waits.
+
+        Args:
+            before: called with the id of a child that has just been reaped: where the system
+                cannot tell of it earlier, this is the time to signal its group.
+        """
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                yield Change(pid, os.WSTOPSIG(status))
+            elif os.WIFCONTINUED(status):
+                yield Change(pid, None)
+            else:
+                before(pid)
+                yield Ended(pid, status, usage.ru_maxrss)
+
+
+def kill_group(pid: int, signum: int = signal.SIGKILL) -> None:
+    """Signal the group that a child leads, and the child itself should it not lead it yet."""
+    try:
+        os.killpg(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        # between the fork and its setsid; or nothing but zombies, which macOS forbids to signal
+        signal_process(pid, signum)
+
+
+def signal_process(pid: int, signum: int) -> None:
+    """Signal a child that has not been reaped; one that has just ended is no error."""
+    try:
+        os.kill(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return
+
 
 _REPORT = 1 << 12
 _MB = 1 << 20
@@ -244,11 +417,11 @@ class JobRunner:
             if index is None or index == process.index:
                 entry.asked.add(signum)
                 if not group:
-                    reaper.signal_process(process.pid, signum)
+                    signal_process(process.pid, signum)
                 elif signum == signal.SIGKILL:
                     _kill_all(process.pid, orphans.children(process.pid))
                 else:
-                    reaper.kill_group(process.pid, signum)
+                    kill_group(process.pid, signum)
 
     def interrupt(self, entry: JobEntry) -> None:
         """SIGINT to all groups of a job, as a terminal sends it; one that waits has ended by it."""
@@ -300,8 +473,8 @@ class JobRunner:
 
     def reap(self) -> None:
         """Take note of all that happened to processes."""
-        for event in reaper.reap(self._before_reaping):
-            if isinstance(event, reaper.Change):
+        for event in reap(self._before_reaping):
+            if isinstance(event, Change):
                 if event.stopped_by is None:
                     changed = self._table.continued(event.pid)
                 else:
@@ -317,7 +490,7 @@ class JobRunner:
             ours = orphans.children(os.getpid())
             _kill_all(pid, (child for child in ours if self._table.find(child) is None))
 
-    def _on_process_ended(self, event: reaper.Ended) -> None:
+    def _on_process_ended(self, event: Ended) -> None:
         found = self._table.find(event.pid)
         if found is None:
             # an orphan that came to us when its parent ended
@@ -404,6 +577,6 @@ class JobRunner:
 def _kill_all(group: int, candidates: Iterable[int]) -> None:
     """SIGKILL to a group, and to what hangs below its members elsewhere; see ``orphans.below``."""
     strays = orphans.below(group, candidates)
-    reaper.kill_group(group)
+    kill_group(group)
     for stray in strays:
-        reaper.signal_process(stray, signal.SIGKILL)
+        signal_process(stray, signal.SIGKILL)

@@ -13,8 +13,7 @@ from fiber._objects.address import Kind
 from fiber._objects.handle import decode, encode
 from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import Strands
-from fiber._objects.managed.calls import Answer, Made, Outcome
-from fiber._objects.managed.local_call import LocalCall
+from fiber._objects.managed.calls import Answer, LocalCall, Made, Outcome
 from fiber._objects.managed.remote_referent import Strand
 from fiber._objects.owned import Shared
 from fiber._objects.queue.messages import Item

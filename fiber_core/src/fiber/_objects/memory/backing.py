@@ -2,6 +2,11 @@
 
 Memory without a name is reached by the descriptor of a process that has it, so nothing is left of
 it when the last process that maps it is gone, however that came. A file is in the run's folder.
+
+A stretch of memory that other processes of this host can map and change.
+
+It has its full size and all its pages from the beginning, so that a lack of room shows when it is
+made. Random bytes in its head tell that it is the right one.
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import mmap
 import os
 import re
+import secrets
 import stat
 import struct
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +31,8 @@ from typing import TypeAlias
 from fiber._base import values
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
+
+__all__ = ["HEAD", "Arena", "Folder", "Place", "map_arena"]
 
 #: bytes that tell that memory is the right one
 MARK = 16
@@ -177,7 +188,73 @@ def available() -> int:
     """Bytes that new memory may have: what is free, within what this process may have at all."""
     import psutil
 
-    from fiber._launch.cpus import memory_total
+    from fiber._agent.cgroups import memory_total
 
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     return min(int(free), memory_total() * 2**20)
+
+
+class Arena:
+    """The maker's side.
+
+    Args:
+        size: bytes that are of use, beside the head.
+        folder: where a file would be.
+        ident: the maker's identity within the run.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+
+    def __init__(self, size: int, folder: Folder, ident: str) -> None:
+        pages = -(-(HEAD + size) // mmap.PAGESIZE)
+        #: bytes in all
+        self.size = pages * mmap.PAGESIZE
+        mark = secrets.token_bytes(MARK)
+        fd, path = create(folder, ident)
+        self._closing = weakref.finalize(self, release, fd, path, os.getpid())
+        self._closing.atexit = path is not None
+        try:
+            reserve(fd, self.size, path)
+            self.memory = mmap.mmap(fd, self.size)
+        except BaseException:
+            self._closing()
+            raise
+        self.memory[:MARK] = mark
+        #: how others find it
+        self.place = place_of(fd, path, self.size, mark)
+        with _mapping:
+            _mapped[mark] = self.memory
+
+    def close(self) -> None:
+        """Let nobody else map it; who has does not notice. Idempotent."""
+        self._closing()
+
+
+# by mark: a process maps an arena once
+_mapped: weakref.WeakValueDictionary[bytes, mmap.mmap] = weakref.WeakValueDictionary()
+_mapping = threading.Lock()
+
+
+def map_arena(place: Place, folder: Folder) -> mmap.mmap | None:
+    """The holders' side: an arena of another process; None where it is not to be had here."""
+    with _mapping:
+        found = _mapped.get(place.mark)
+        if found is None:
+            found = _map(place, folder)
+            if found is not None:
+                _mapped[place.mark] = found
+        return found
+
+
+def _map(place: Place, folder: Folder) -> mmap.mmap | None:
+    fd = find(place, folder, write=True)
+    if fd is None:
+        return None
+    try:
+        memory = mmap.mmap(fd, place.size)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+    return memory if memory[:MARK] == place.mark else None

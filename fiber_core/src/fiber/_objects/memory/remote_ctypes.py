@@ -14,8 +14,9 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from fiber._objects.memory import layout, local_ctypes
-from fiber._objects.memory.handle import Hold
+from fiber._objects.memory import local_ctypes
+from fiber._objects.memory import local_ctypes as layout
+from fiber._objects.memory.block import Hold
 from fiber._objects.memory.local_ctypes import CType
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.blocks.owned import Block
+from fiber._objects.blocks.block import Block
 from fiber._objects.handle import Handle
 from fiber._objects.memory import backing
 from fiber._objects.memory.backing import Place

@@ -93,7 +93,7 @@ class RemoteSource:
     # -- the user's threads
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber._objects.handle_actions.Source`."""
+        """The next item, see :class:`~fiber._objects.handle.Source`."""
         with self._lock:
             if not self._buffer and not self._fetch(block, timeout):
                 raise queue.Empty

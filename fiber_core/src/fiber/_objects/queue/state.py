@@ -5,17 +5,28 @@ its reader has settled it: what a lost reader had not handed out goes back to th
 
 Readers are any hashable names; None is a thread of the owner itself, whose items are its own at
 once. ``take_now`` and ``put_now`` are the short ways of such threads when nobody waits.
+
+Writers that wait for room in a lane, and room that is set aside for some of them; pure.
+
+A writer elsewhere that had to ask for room is told how many more items it may send without asking,
+so that it does not wait for an answer to each. That room is its own until it gives it up, which it
+is asked to do when another writer finds none.
+
+Who is told that a lane has items without being given any, for others may want them; pure.
+
+A lane's only reader that waits by a descriptor is sent what comes at once. Where several readers
+wait so, or threads of the owner do, each is told that there is something, and when there is not any
+more; whoever asks first gets it. What was sent to one of them already is asked back for the others.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 
 from fiber._objects.protocol import Mode
-from fiber._objects.queue.credit_window import Gate
 from fiber._objects.queue.in_flight import Book, Placed, Progress
 from fiber._objects.queue.messages import Item, until_none
 from fiber._objects.queue.requests import (
@@ -27,11 +38,201 @@ from fiber._objects.queue.requests import (
     Instructions,
     Nothing,
     Offer,
+    Ready,
+    Recall,
     Refused,
     Request,
+    Revoke,
+    Unready,
     Watch,
 )
-from fiber._objects.queue.watchers import Watchers, ended, recall, tired, unasked
+from fiber.exceptions import WireError
+
+#: most items that one writer may send without asking
+_MOST = 256
+
+
+class Gate:
+    """Lets items into a lane.
+
+    Args:
+        maxsize: most items in the lane, 0 for any number.
+        max_bytes: bytes in the lane from which on writers wait, 0 for any number.
+    """
+
+    def __init__(self, *, maxsize: int, max_bytes: int) -> None:
+        self.maxsize = maxsize
+        self.max_bytes = max_bytes
+        #: offers that wait for room, in order
+        self.held: deque[Offer] = deque()
+        # items that writers may send without asking, and those asked to give that up
+        self._aside: dict[Hashable, int] = {}
+        self._asked: set[Hashable] = set()
+
+    def room(self, size: int, in_bytes: int) -> int | None:
+        """How many items may come in; None for as many as there are."""
+        if self.maxsize:
+            return self.maxsize - size - sum(self._aside.values())
+        return 0 if self.max_bytes and in_bytes >= self.max_bytes else None
+
+    def admit(self, size: int, in_bytes: int) -> tuple[list[Item], Instructions]:
+        """What comes in now, of those that wait."""
+        came: list[Item] = []
+        out: Instructions = []
+        while self.held:
+            room = self.room(size + len(came), in_bytes)
+            offer = self.held[0]
+            if room is None or room >= len(offer.items):
+                came.extend(offer.items)
+                in_bytes += sum(map(len, offer.items))
+                self.held.popleft()
+                out.append(Accepted(offer))
+            elif not offer.wait and not self._aside:
+                self.held.popleft()
+                out.append(Refused(offer))
+            elif offer.wait and room > 0:
+                came.extend(offer.items.popleft() for _ in range(room))
+            else:
+                break
+        return came, out
+
+    def find(self, writer: Hashable, number: int) -> Offer | None:
+        """A writer's waiting offer by its number."""
+        for offer in self.held:
+            if offer.number == number and offer.writer == writer:
+                return offer
+        return None
+
+    def withdraw(self, offer: Offer) -> bool:
+        """Forget a waiting offer; False where it is in already."""
+        if offer not in self.held:
+            return False
+        self.held.remove(offer)
+        return True
+
+    # -- room set aside
+
+    def grant(self, writer: Hashable, size: int) -> int:
+        """Set room aside for a writer; how much."""
+        if not self.maxsize or self.held:
+            return 0
+        free = self.maxsize - size - sum(self._aside.values())
+        count = min(_MOST, max(0, free) // (2 + len(self._aside)))
+        if count:
+            self._aside[writer] = self._aside.get(writer, 0) + count
+        return count
+
+    def spend(self, writer: Hashable, count: int) -> None:
+        """A writer sends items without having asked.
+
+        Raises:
+            WireError: more than were set aside for it.
+        """
+        left = self._aside.get(writer, 0) - count
+        if left < 0:
+            msg = f"a writer sends {count} items, {left + count} were set aside for it"
+            raise WireError(msg)
+        self._keep(writer, left)
+
+    def give_up(self, writer: Hashable, count: int) -> None:
+        """A writer will not send so many of them."""
+        self._asked.discard(writer)
+        self._keep(writer, max(0, self._aside.get(writer, 0) - count))
+
+    def lose(self, writer: Hashable) -> None:
+        """A writer is gone."""
+        self._asked.discard(writer)
+        self._keep(writer, 0)
+
+    def claim(self) -> Instructions:
+        """Where offers wait: have room given up that is set aside."""
+        idle = [writer for writer in self._aside if writer not in self._asked]
+        self._asked.update(idle)
+        return [Revoke(writer) for writer in idle]
+
+    @property
+    def is_urgent(self) -> bool:
+        """True while an offer that does not wait depends on room that is set aside."""
+        return any(not offer.wait for offer in self.held)
+
+    def tire(self) -> Instructions:
+        """A moment has passed: refuse offers whose patience is at its end."""
+        tired = []
+        for offer in self.held:
+            if not offer.wait:
+                offer.patience -= 1
+                if offer.patience <= 0:
+                    tired.append(offer)
+        for offer in tired:
+            self.held.remove(offer)
+        return [Refused(offer) for offer in tired]
+
+    def _keep(self, writer: Hashable, count: int) -> None:
+        if count:
+            self._aside[writer] = count
+        else:
+            self._aside.pop(writer, None)
+
+
+class Watchers:
+    """The watchers of one lane."""
+
+    def __init__(self) -> None:
+        #: True where threads of the owner wait by a descriptor
+        self.are_here = False
+        self._told: dict[Hashable, Request] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def tell(self, request: Request) -> Ready:
+        """There is something."""
+        self._told[request.reader] = request
+        return Ready(request)
+
+    def review(self, available: int) -> Instructions:
+        """So many items are there now."""
+        if available or not self._told:
+            return []
+        told, self._told = list(self._told.values()), {}
+        return [Unready(request) for request in told]
+
+    def forget(self, reader: Hashable) -> None:
+        """A reader asks, or is gone."""
+        self._told.pop(reader, None)
+
+
+def ended(waiting: deque[Request], reader: Hashable, *, kept: bool) -> Instructions:
+    """End the requests of one reader, or of all; all of them, or those that nobody waits for."""
+    found = [r for r in waiting if reader in (None, r.reader) and (r.kept or not kept)]
+    for request in found:
+        waiting.remove(request)
+    return [Nothing(request) for request in found]
+
+
+def tired(waiting: deque[Request]) -> Instructions:
+    """A moment has passed in vain: end the requests that have waited so long enough."""
+    found = [request for request in waiting if request.mode is Mode.NOWAIT]
+    for request in found:
+        request.patience -= 1
+    over = [request for request in found if not request.patience]
+    for request in over:
+        waiting.remove(request)
+    return [Nothing(request) for request in over]
+
+
+def unasked(books: Mapping[Hashable, Book]) -> list[Hashable]:
+    """Readers that hold items and were not asked to give them back."""
+    return [name for name, book in books.items() if not book.recalled and book.parked()]
+
+
+def recall(books: Mapping[Hashable, Book]) -> Instructions:
+    """Ask them."""
+    names = unasked(books)
+    for name in names:
+        books[name].recalled = True
+    return [Recall(name) for name in names]
+
 
 #: bytes in one delivery, more only where one item is larger
 MAX_DELIVERY = 512 * 1024

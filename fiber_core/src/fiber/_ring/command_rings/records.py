@@ -1,18 +1,26 @@
-"""What is kept of rings of commands: a folder for each, until it is deleted."""
+"""What is kept of rings of commands: a folder for each, until it is deleted.
+
+How a ring of a command stands, whether its owner runs, has ended, or was killed.
+
+What is counted of this user's rings of commands, across programs and after they are deleted.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import fcntl
 import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fiber._base import values
+from fiber._ring.command_rings.control import ask
+from fiber._ring.counters import RingCounters
 from fiber._ring.model import RingStatus
 from fiber.backend_parts.liveness import (
     Claim,
@@ -24,7 +32,19 @@ from fiber.backend_parts.liveness import (
 )
 from fiber.exceptions import FiberError
 
-__all__ = ["Record", "described", "find", "records", "state_folder"]
+__all__ = [
+    "Record",
+    "count",
+    "described",
+    "find",
+    "is_over",
+    "records",
+    "standing",
+    "state_folder",
+    "tell",
+    "to_prometheus",
+    "totals",
+]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _ABOUT, _STATUS, _LOG, _ERRORS = "ring.json", "status.json", "log", "errors"
@@ -205,3 +225,147 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(data, default=str))
     fresh.replace(path)
+
+
+_LOST = "OwnerLost"
+
+
+def standing(record: Record) -> dict[str, Any]:
+    """The status of a ring as JSON has it, with ``name`` and ``backend``."""
+    about = record.about()
+    more = {"name": record.name, "backend": about.get("backend", "")}
+    liveness = record.liveness
+    found = record.status()
+    if liveness is not Liveness.DEAD and not is_over(found):
+        try:
+            found = ask(record.door, "status")
+        except FiberError:
+            # it ends just now, begins, or is on a host whose sockets this one does not see
+            found = record.status()
+    elif not is_over(found):
+        found = _lost(found)
+        record.write(found)
+    return {"phase": "starting", **found, **more}
+
+
+def is_over(status: dict[str, Any]) -> bool:
+    """True for a status that will not change any more."""
+    return status.get("phase") in ("succeeded", "failed")
+
+
+def tell(record: Record, word: str) -> None:
+    """Ask a ring's owner for something.
+
+    Raises:
+        FiberError: the ring is over, or refuses.
+    """
+    if is_over(standing(record)):
+        msg = f"{record.name} has ended; fiber ring status {record.name} says how"
+        raise FiberError(msg)
+    try:
+        ask(record.door, word)
+    except FiberError as error:
+        owner = record.owner
+        if record.liveness is not Liveness.UNKNOWN or owner is None:
+            raise
+        msg = (
+            f"{record.name} belongs to process {owner.pid} of {owner.host}, and nothing seen from here "
+            f"proves that it has ended; use fiber ring there, or remove {record.path}"
+        )
+        raise FiberError(msg) from error
+
+
+def _lost(status: dict[str, Any]) -> dict[str, Any]:
+    """A ring whose owner was killed: its members end with their leases, and it is over."""
+    now = time.time()
+    why = "the process that owned it was killed; its members end with their leases"
+    failed = {"kind": "Failed", "is_true": True, "reason": _LOST, "message": why, "time": now}
+    ended = {"is_true": False, "reason": _LOST, "message": why, "time": now}
+    conditions = [
+        {**one, **ended} if one["is_true"] and one["kind"] != "Created" else one
+        for one in status.get("conditions", ())
+    ]
+    return {
+        **status,
+        "phase": "failed",
+        "up": 0,
+        "starting": 0,
+        "completion_time": now,
+        "failure": {"reason": _LOST, "message": why},
+        "conditions": [*conditions, failed],
+        "events": [
+            *status.get("events", ()),
+            {"time": now, "reason": _LOST, "message": why},
+        ],
+    }
+
+
+_FILE = "rings.json"
+#: what is told of each ring that is kept, by its key in a status
+_GAUGES = {
+    "wanted": "members that it wants",
+    "starting": "members that are being started",
+    "up": "members that are up",
+    "restarts": "times that all ranks were started again since one failed",
+    "changes": "times that members came or went while ranks went on",
+    "start_time": "when it was started or resumed, in seconds since the epoch",
+    "completion_time": "when it was over, in seconds since the epoch",
+}
+
+
+def count(**more: int) -> None:
+    """Add to what was counted: ``created``, ``succeeded``, ``failed``, ``restarts``."""
+    path = state_folder() / _FILE
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = _parsed(file.read() if not file.seek(0) else "")
+        known = values.asdict(found)
+        file.truncate(0)
+        file.write(json.dumps({name: known[name] + more.get(name, 0) for name in known}))
+
+
+def totals() -> RingCounters:
+    """What was counted so far."""
+    try:
+        return _parsed((state_folder() / _FILE).read_text())
+    except OSError:
+        return RingCounters()
+
+
+def to_prometheus(rings: Iterable[Mapping[str, Any]]) -> str:
+    """The totals, and how each ring stands, in Prometheus' text format.
+
+    Args:
+        rings: statuses as JSON has them, with ``name`` and ``backend``.
+    """
+    rings = list(rings)
+    lines = [totals().to_prometheus().rstrip("\n")]
+    lines += ["# HELP fiber_ring_info What is kept of a ring.", "# TYPE fiber_ring_info gauge"]
+    for ring in rings:
+        labels = {name: str(ring.get(name, "")) for name in ("name", "backend", "phase")}
+        lines.append(f"fiber_ring_info{_labels(labels)} 1")
+    for key, about in _GAUGES.items():
+        metric = f"fiber_ring_{key}" + ("_seconds" if key.endswith("_time") else "")
+        lines += [f"# HELP {metric} {about[0].upper()}{about[1:]}.", f"# TYPE {metric} gauge"]
+        lines += [
+            f"{metric}{_labels({'name': str(ring.get('name', ''))})} {ring[key]}"
+            for ring in rings
+            if ring.get(key) is not None
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _parsed(text: str) -> RingCounters:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return RingCounters()
+    return RingCounters(**{name: int(found.get(name, 0)) for name in values.asdict(RingCounters())})
+
+
+def _labels(found: Mapping[str, str]) -> str:
+    def escaped(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escaped(text)}"' for name, text in found.items()) + "}"

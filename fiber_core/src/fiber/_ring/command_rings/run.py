@@ -1,25 +1,93 @@
-"""One ring of a command, from its start to its end, with its record, its lines and its control."""
+"""One ring of a command, from its start to its end, with its record, its lines and its control.
+
+What a member of ``fiber ring run`` does: it runs a command, whose lines go to who began the ring.
+
+A ring of a command that goes on when the command that began it has ended: its owner is left.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fiber import queues
-from fiber._ring.command_rings import totals
+from fiber._base import values
+from fiber._ring.command_rings import records
 from fiber._ring.command_rings.control import Control
-from fiber._ring.command_rings.member import Finished, Line, Work
 from fiber._ring.command_rings.records import Record, described
-from fiber._ring.errors import RingError
-from fiber._ring.model import RingPhase, RingStatus
+from fiber._ring.model import RingError, RingPhase, RingStatus
 from fiber._ring.ring import Ring
 from fiber._runtime import runtime
+from fiber.exceptions import FiberError
 
-__all__ = ["run"]
+__all__ = ["Finished", "Line", "Work", "left", "run"]
+
+
+@values.frozen
+class Line:
+    """A line that a rank's command wrote."""
+
+    rank: int
+    host: str
+    text: str
+
+
+@values.frozen
+class Finished:
+    """A rank's command has ended."""
+
+    rank: int
+    host: str
+    #: exit code, or minus the signal
+    code: int
+
+
+@values.frozen
+class Work:
+    """A command for every rank; the environment says which one it is."""
+
+    #: program and arguments
+    argv: tuple[str, ...]
+    #: where lines and ends are told
+    queue: Any
+
+    def __call__(self, rank: int, size: int) -> None:
+        """Run it, and end this process as it ended."""
+        host = socket.gethostname()
+        environ = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+        }
+        # it is of the job's own group, and ends with the job however that ends
+        with subprocess.Popen(
+            self.argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            with contextlib.suppress(ValueError):
+                # a ring that is ended or restarted ends its commands
+                signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.queue.put(Line(rank, host, line.rstrip("\n")))
+        self.queue.put(Finished(rank, host, process.returncode))
+        if process.returncode:
+            code = process.returncode
+            raise SystemExit(128 - code if code < 0 else code)
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: between two writings of a status that nobody asked for
@@ -58,7 +126,7 @@ def run(
         return {**found, "codes": {str(rank): codes[rank] for rank in sorted(codes)}}
 
     ring.start()
-    totals.count(created=1)
+    records.count(created=1)
     reader = threading.Thread(
         target=_read, args=(queue, record, codes), name="fiber-ring-lines", daemon=True
     )
@@ -85,7 +153,7 @@ def run(
 
 def _count(status: RingStatus) -> None:
     """What became of it is counted once, at its end."""
-    totals.count(
+    records.count(
         succeeded=int(status.phase is RingPhase.SUCCEEDED),
         failed=int(status.phase is not RingPhase.SUCCEEDED),
         restarts=status.restarts,
@@ -136,3 +204,59 @@ def _read(queue: Any, record: Record, codes: dict[int, int]) -> None:
                 with contextlib.suppress(OSError):
                     sys.stdout.write(f"[{told.rank}@{told.host}] {told.text}\n")
                     sys.stdout.flush()
+
+
+_BEGUN = b"+"
+
+
+def left(record: Record) -> Callable[[], None] | None:
+    """Split this process: one half returns to who called it, the other one owns the ring.
+
+    It must be called before anything was opened or started.
+
+    Args:
+        record: of the ring; what its owner writes is found there.
+
+    Returns:
+        in the owner, what it must call once the ring has been started; in the half that was called
+        None, once that has happened.
+
+    Raises:
+        FiberError: the ring was not started, with what its owner wrote.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        with open(told, "rb") as answer:
+            has_begun = answer.read(1) == _BEGUN
+        if not has_begun:
+            _, status = os.waitpid(pid, 0)
+            text = record.errors.read_text(errors="replace").strip() or f"it ended with {status}"
+            record.remove()
+            msg = f"{record.name} was not started: {text.removeprefix('fiber: ')}"
+            raise FiberError(msg)
+        return None
+    os.close(told)
+    # signals of the terminal are for others now
+    os.setsid()
+    _redirect(record)
+    record.owned()
+
+    def begun() -> None:
+        os.write(tell, _BEGUN)
+        os.close(tell)
+
+    return begun
+
+
+def _redirect(record: Record) -> None:
+    """Standard input and output lead nowhere, errors to the record."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(record.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, target in ((nowhere, 0), (nowhere, 1), (errors, 2)):
+        os.dup2(number, target)
+    os.close(nowhere)
+    os.close(errors)

@@ -32,7 +32,7 @@ from fiber._ring.frameworks.torchrun import VersionedState
 from fiber._ring.view import RingView
 
 if TYPE_CHECKING:
-    from fiber.pipes import Connection
+    from fiber.connection import Connection
 
 __all__ = ["Torch"]
 

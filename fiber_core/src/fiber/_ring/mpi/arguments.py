@@ -1,13 +1,164 @@
-"""What the words of ``fiber mpirun`` mean: its own options, mpirun's options, the program."""
+"""What the words of ``fiber mpirun`` mean: its own options, mpirun's options, the program.
+
+What one run of ``mpirun`` is to be.
+
+Members of several kinds, as ``--group`` tells them: how many, and what each of them has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from fiber._base import values
+from fiber._config.convert import parse_cpu, parse_memory
+from fiber._ring.mpi.crew import Need
+from fiber._ring.mpi.hosts import Host, expected_hosts
 from fiber.exceptions import FiberError
+from fiber.model import ResourceRequest
 
-__all__ = ["Words", "maps_ranks", "read_mpirun", "sizes", "split"]
+__all__ = [
+    "LAUNCHER",
+    "MemberGroup",
+    "Plan",
+    "Words",
+    "arranged",
+    "joined",
+    "maps_ranks",
+    "read_group",
+    "read_mpirun",
+    "sizes",
+    "split",
+]
+
+#: name of the station that runs mpirun
+LAUNCHER = "launcher"
+
+
+@values.frozen(kw_only=True)
+class Plan:
+    """What is to be run, and on what."""
+
+    #: program and arguments of every rank; of the launcher where ``count`` is 0
+    program: tuple[str, ...]
+    #: how many ranks; 0 for a launcher of the user's own, which calls mpirun itself
+    count: int
+    #: members, in the order in which ranks fill them
+    hosts: tuple[Host, ...]
+    #: the user's mpirun or mpiexec
+    mpirun: str = "mpirun"
+    #: options for it
+    options: tuple[str, ...] = ()
+    #: True where ranks fill members one after another, False where options say otherwise
+    strict: bool = True
+    #: what each member needs, and the launcher
+    member: Need = values.field(factory=Need)
+    launcher: Need = values.field(factory=Need)
+    #: what those members need that are not as the others, by name
+    unlike: Mapping[str, Need] = values.field(factory=dict)
+    #: True where the first member is in the launcher's job, whose need counts then
+    launcher_is_member: bool = False
+    #: seconds until members must be there, and ranks
+    start_timeout: float = 60.0
+    #: more environment for all programs
+    env: Mapping[str, str] = values.field(factory=dict)
+    #: seconds after which it has failed
+    deadline: float | None = None
+    #: what stations show each other
+    token: str = values.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # too few slots are told before anything is started
+        expected_hosts(self.count, self.hosts)
+
+    def jobs(self) -> dict[tuple[str, ...], Need]:
+        """The jobs of the run: names of the stations in each, and what it needs."""
+        names = [host.name for host in self.hosts]
+        shared = 1 if self.launcher_is_member else 0
+        found = {(LAUNCHER, *names[:shared]): self.launcher}
+        for name in names[shared:]:
+            found[(name,)] = self.unlike.get(name, self.member)
+        return found
+
+
+_FORM = "N or N:slots=K,cpu=C,memory=MB,gpu=G"
+
+
+@values.frozen(kw_only=True)
+class MemberGroup:
+    """Members that are alike; None means what all members have."""
+
+    #: how many
+    members: int = values.field(validator=values.ge(1))
+    #: ranks that each has room for
+    slots: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
+    cpu: float | None = values.field(default=None, validator=values.optional(values.gt(0)))
+    memory: int | None = None
+    gpu: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "slots": int,
+    "cpu": parse_cpu,
+    "memory": parse_memory,
+    "gpu": int,
+}
+
+
+def read_group(word: str) -> MemberGroup:
+    """Read a group, such as ``2:slots=4,gpu=1``.
+
+    Raises:
+        ValueError: it is none; the text tells the form.
+    """
+    number, _, rest = word.partition(":")
+    found: dict[str, Any] = {}
+    try:
+        for part in filter(None, rest.split(",")):
+            name, _, value = part.partition("=")
+            found[name] = _READ[name](value)
+        return MemberGroup(members=int(number), **found)
+    except (ValueError, KeyError) as error:
+        msg = f"{word!r} is no group of members, which is {_FORM}"
+        raise ValueError(msg) from error
+
+
+def arranged(
+    groups: Sequence[MemberGroup], slots: int, common: Need
+) -> tuple[tuple[Host, ...], dict[str, Need]]:
+    """The members of groups in their order, and what each of them needs.
+
+    Args:
+        groups: at least one.
+        slots: of members whose group says nothing.
+        common: what members need whose group says nothing.
+    """
+    hosts: list[Host] = []
+    needs: dict[str, Need] = {}
+    for group in groups:
+        devices = {} if group.gpu is None else {"gpu": group.gpu}
+        own = ResourceRequest(cpu=group.cpu, memory=group.memory, devices=devices)
+        need = joined(Need(resources=own), common)
+        for _ in range(group.members):
+            name = f"member-{len(hosts)}"
+            hosts.append(Host(name, slots if group.slots is None else group.slots))
+            needs[name] = need
+    return tuple(hosts), needs
+
+
+def joined(first: Need, then: Need) -> Need:
+    """What one need says, and what the other says of everything else."""
+    upper, lower = first.resources, then.resources
+    return Need(
+        resources=ResourceRequest(
+            cpu=lower.cpu if upper.cpu is None else upper.cpu,
+            memory=lower.memory if upper.memory is None else upper.memory,
+            devices={**lower.devices, **upper.devices},
+        ),
+        image=then.image if first.image is None else first.image,
+        volumes=first.volumes or then.volumes,
+    )
+
 
 #: options of the several kinds of mpirun that say where ranks go; then any place with room is right
 _MAPPING = (

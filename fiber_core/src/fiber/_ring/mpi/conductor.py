@@ -11,12 +11,20 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from fiber._ring.mpi import messages
+from fiber._ring.mpi.arguments import LAUNCHER, Plan
 from fiber._ring.mpi.crew import Event, Lost, Need
-from fiber._ring.mpi.environment import Ground, arguments, environment, member_environment, wishes
 from fiber._ring.mpi.hosts import discover_script, hostfile, own_addresses
-from fiber._ring.mpi.implementations import Family, Stack, recognise
+from fiber._ring.mpi.implementations import (
+    Family,
+    Ground,
+    Stack,
+    arguments,
+    environment,
+    member_environment,
+    recognise,
+    wishes,
+)
 from fiber._ring.mpi.networks import Networks, choose, targets
-from fiber._ring.mpi.plan import LAUNCHER, Plan
 from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.mpi.station import AGENT
 from fiber._ring.mpi.vigil import Begin, Instruction, Verdict, Vigil

@@ -16,9 +16,9 @@ from fiber._base import values
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.station import serve
 from fiber._runtime import runtime
+from fiber.connection import Pipe
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Gang, ResourceRequest, Volume
-from fiber.pipes import Pipe
 from fiber.process import Process
 
 if TYPE_CHECKING:

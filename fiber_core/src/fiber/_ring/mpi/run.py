@@ -9,9 +9,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from fiber._ring.mpi.arguments import Plan
 from fiber._ring.mpi.conductor import Conductor, Stopped
 from fiber._ring.mpi.crew import Crew
-from fiber._ring.mpi.plan import Plan
 from fiber._ring.mpi.vigil import Verdict
 
 __all__ = ["run"]

@@ -16,11 +16,10 @@ from typing import Any
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._ring.mpi import agent, messages
-from fiber._ring.mpi.beacon import Beacon, addresses, dial
 from fiber._ring.mpi.command_socket import Call, Door
-from fiber._ring.mpi.hostname import rename
+from fiber._ring.mpi.networks import Beacon, addresses, dial
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankDesk
-from fiber._ring.mpi.streams import Command, Execution
+from fiber._ring.mpi.streams import Command, Execution, rename
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "serve"]

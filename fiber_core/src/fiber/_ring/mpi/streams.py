@@ -1,4 +1,7 @@
-"""A command on this host: its streams as events, its processes ended with it."""
+"""A command on this host: its streams as events, its processes ended with it.
+
+A host name of its own for a thread and what it starts, where the system and its user may do that.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Protocol
 
-__all__ = ["Command", "Execution"]
+__all__ = ["Command", "Execution", "rename"]
 
 _PIECE = 64 * 1024
 #: seconds that what a command left behind may keep its output open after its end
@@ -125,3 +129,29 @@ class Command:
             reader.join()
             assert stream is not None
             stream.close()
+
+
+_CLONE_NEWUTS = 0x04000000
+
+
+if sys.platform == "linux":
+
+    def rename(name: str) -> bool:
+        """Give this thread, and the processes that it starts from now on, a host name of their own.
+
+        Returns:
+            False where that cannot be done; nothing has changed then.
+        """
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        encoded = name.encode()
+        if libc.unshare(_CLONE_NEWUTS) != 0:
+            return False
+        return bool(libc.sethostname(encoded, len(encoded)) == 0)
+
+else:
+
+    def rename(name: str) -> bool:  # noqa: ARG001 - as above
+        """Give this thread a host name of its own: not here."""
+        return False

@@ -1,26 +1,24 @@
 """What becomes of work while workers come, run, stall and die: pure state, the clock is passed in."""
 
-from fiber._tasks.pending.commands import (
+from fiber._tasks.pending.events import (
     Abandon,
     Accept,
+    CallAdded,
     CallDone,
+    CallDropped,
     Dispatch,
+    Event,
     Instruction,
+    ItemsAdded,
+    ItemsWithdrawn,
     Requeue,
     Retire,
     Revoke,
-    Withdraw,
-)
-from fiber._tasks.pending.events import (
-    CallAdded,
-    CallDropped,
-    Event,
-    ItemsAdded,
-    ItemsWithdrawn,
     RevokeAnswered,
     SizeObserved,
     Tick,
     UnitsDone,
+    Withdraw,
     WorkerAsked,
     WorkerDraining,
     WorkerJoined,

@@ -9,8 +9,8 @@ from fiber._tasks.pending.ranges import Range
 
 if TYPE_CHECKING:
     from fiber._tasks.pending.batching import Pace
-    from fiber._tasks.pending.duplicates import Contest
-    from fiber.model.task import Attempt
+    from fiber._tasks.pending.stragglers import Contest
+    from fiber.model.job import Attempt
 
 
 class Tally:

@@ -1,24 +1,198 @@
 """The pending table: an event in, instructions out.
 
 ``docs/design/pending-table.md`` tells how it decides and why.
+
+Which worker gets what next.
+
+Asking back what waits behind a slow unit, and what to do when nobody answers.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from fiber._tasks.pending import events, views
-from fiber._tasks.pending.assignment import Giver
+from fiber._tasks.pending.batching import batch_units
 from fiber._tasks.pending.calls import Call
-from fiber._tasks.pending.commands import Instruction
+from fiber._tasks.pending.events import Dispatch, Instruction, Revoke, RevokeAnswered
 from fiber._tasks.pending.ledger import Ledger
 from fiber._tasks.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
-from fiber._tasks.pending.revoking import Revoker
-from fiber._tasks.pending.stragglers import Watch
-from fiber._tasks.pending.workers import Worker
+from fiber._tasks.pending.stragglers import Contest, Watch
+from fiber._tasks.pending.workers import Asked, Entry, Worker
 from fiber.exceptions import WireError
+
+
+class Giver:
+    """Turns waiting units and asking workers into entries."""
+
+    __slots__ = ("_ledger", "_numbers", "_policy")
+
+    def __init__(self, ledger: Ledger, policy: BatchPolicy) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._numbers = itertools.count(1)
+
+    def give(self, now: float, out: list[Instruction]) -> None:
+        """Dispatch while somebody can take what is next.
+
+        What is next waits for a worker that may take it, and nothing overtakes it: in a busy pool
+        no worker would ever hold nothing if others were given a second entry meanwhile.
+        """
+        lines, lobby = self._ledger.lines, self._ledger.lobby
+        while lobby.idle or lobby.fast:
+            call = lines.suspect() if lines.suspects else None
+            if call is not None:
+                worker = lobby.find_idle()
+                if worker is None:
+                    return
+                lines.turn_suspect()
+                start, stop = call.take_suspect()
+                self._dispatch(worker, call, start, stop, True, now, out)
+                continue
+            call = lines.ordinary()
+            if call is None:
+                return
+            worker = lobby.find_idle()
+            if worker is None and self._may_queue(call):
+                worker = lobby.find_second()
+            if worker is None:
+                return
+            lines.turn_ordinary()
+            units = 1
+            if call.retry:
+                units = batch_units(
+                    self._policy,
+                    call.pace.mean,
+                    call.queued,
+                    self._ledger.takers,
+                    worker.quota,
+                    call.bytes_per_item * call.chunk,
+                )
+            start, stop = call.take(units)
+            self._dispatch(worker, call, start, stop, False, now, out)
+
+    def _may_queue(self, call: Call) -> bool:
+        """Whether work of this call may wait behind other work on a worker."""
+        if not (call.retry and call.pace.is_fast):
+            return False
+        mean = call.pace.mean
+        if mean is not None and mean < self._policy.spread_from:
+            return True
+        return call.queued > self._ledger.takers
+
+    def _dispatch(
+        self,
+        worker: Worker,
+        call: Call,
+        start: int,
+        stop: int,
+        suspect: bool,
+        now: float,
+        out: list[Instruction],
+    ) -> None:
+        ledger = self._ledger
+        entry = Entry(next(self._numbers), call, worker, start, stop, is_suspect=suspect)
+        ledger.entries[entry.id] = entry
+        if not worker.held:
+            worker.since = now
+        worker.held.append(entry)
+        worker.credits -= 1
+        if worker.quota is not None:
+            worker.quota -= call.units(start, stop)
+        if call.contest is not None:
+            call.contest.given(entry)
+        ledger.place(worker, out)
+        if not worker.is_watched and (stop - start > call.chunk or len(worker.held) > 1):
+            ledger.watch.note(worker, len(ledger.workers))
+        out.append(Dispatch(worker.id, entry.id, call.id, start, stop, call.chunk))
+
+
+class Revoker:
+    """Moves work from workers that are stuck to workers that are idle."""
+
+    __slots__ = ("_ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def ask_back(self, now: float, out: list[Instruction]) -> None:
+        """Ask for the work that sits behind slow units, for workers that are idle."""
+        for worker in self._ledger.watch.victims(now, len(self._ledger.lobby.idle)):
+            for entry in worker.held:
+                if not entry.call.is_over and worker.unbegun(entry) < entry.stop:
+                    self._ledger.watch.ask(entry, now)
+                    out.append(Revoke(worker.id, entry.id))
+            self._ledger.lobby.place(worker)
+
+    def take_back(self, worker: Worker, now: float, out: list[Instruction]) -> None:
+        """Ask a worker that has to go for all that it has not begun."""
+        for entry in worker.held:
+            if entry.asked is Asked.NO and worker.unbegun(entry) < entry.stop:
+                self._ledger.watch.ask(entry, now)
+                out.append(Revoke(worker.id, entry.id))
+
+    def answered(self, event: RevokeAnswered, out: list[Instruction]) -> None:
+        """A worker says what it keeps; the rest is queued as if it had never been given.
+
+        Raises:
+            WireError: the answer contradicts what the worker was given.
+        """
+        entry = self._ledger.entries.get(event.entry)
+        if entry is None or entry.worker.id != event.worker:
+            return
+        kept, stop, call, worker = event.kept_stop, entry.stop, entry.call, entry.worker
+        if (
+            entry.asked not in {Asked.WAITING, Asked.OVERDUE}
+            or not entry.done <= kept <= stop
+            or (kept != stop and kept % call.chunk)
+        ):
+            msg = (
+                f"worker {worker.id} keeps entry {entry.id} up to item {kept}, where {entry.done} "
+                f"to {stop} in units of {call.chunk} are open and the revoke is "
+                f"{entry.asked.value}; its connection must be closed"
+            )
+            raise WireError(msg)
+        self._ledger.watch.settle(entry, Asked.ANSWERED)
+        if kept < stop:
+            entry.stop = kept
+            if worker.quota is not None:
+                worker.quota += call.units(kept, stop)
+            if not call.is_over:
+                self._hand_back(call, kept, stop)
+        if entry.done == kept:
+            self._ledger.release(entry)
+        self._ledger.place(worker, out)
+
+    def _hand_back(self, call: Call, start: int, stop: int) -> None:
+        """Queue what a worker gave back and nobody else has."""
+        contest = call.contest
+        if contest is None:
+            call.put_back(start, stop)
+        else:
+            for part in reversed(contest.orphans(start, stop, taint=False)):
+                call.withdraw(*part)
+                suspects, others = contest.split(*part)
+                for suspect in suspects:
+                    call.suspect(*suspect)
+                for other in reversed(others):
+                    call.put_back(*other)
+        self._ledger.lines.join(call)
+
+    def let_go(self, now: float) -> None:
+        """Queue what a worker did not give back in time as well: the first result counts."""
+        for entry in self._ledger.watch.overdue(now):
+            call, start = entry.call, entry.worker.unbegun(entry)
+            if call.is_over or not call.retry or start >= entry.stop:
+                continue
+            if call.contest is None:
+                call.contest = Contest()
+            for part in reversed(call.contest.open(entry, start, entry.stop)):
+                call.withdraw(*part)
+                call.put_back(*part)
+            self._ledger.lines.join(call)
 
 
 class PendingTable:

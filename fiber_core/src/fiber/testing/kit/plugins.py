@@ -16,8 +16,7 @@ import attrs
 import pytest
 
 from fiber._config.convert import build, convert, settings_of
-from fiber._plugins.manager import Plugins, load_plugins
-from fiber._plugins.registry import Source
+from fiber._plugins.manager import Plugins, Source, load_plugins
 from fiber.abc import API_VERSION
 from fiber.hookspecs import PROJECT
 from fiber.model import BackendClaim, Capabilities

@@ -1,0 +1,79 @@
+"""The part of a process's runtime that starting jobs needs, as a protocol.
+
+:class:`fiber._runtime.runtime.Runtime` is above this package and provides it. It is written down
+here so that this package neither imports that nor has to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from fiber._agent.instructions import Instructions
+    from fiber._config.settings import Config
+    from fiber._launch.launcher import Launcher
+    from fiber._launch.router import Router
+    from fiber._plugins.manager import Plugins
+    from fiber._wire.client import Client
+    from fiber._wire.endpoint import Endpoint
+    from fiber._wire.handshake import Hello
+    from fiber._wire.identity import Credentials
+    from fiber._wire.reactor import Reactor
+    from fiber.abc import Backend
+    from fiber.model.job import Job, JobSpec
+    from fiber.model.plugin import BackendInfo
+
+
+class LaunchContext(Protocol):
+    """One process of a run, as far as it starts others."""
+
+    config: Config
+    instructions: Instructions | None
+    ident: str
+    closing: bool
+    router: Router
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def credentials(self) -> Credentials: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def plugins(self) -> Plugins: ...
+
+    @property
+    def info(self) -> BackendInfo: ...
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def hello(self) -> Hello: ...
+
+    @property
+    def reactor(self) -> Reactor: ...
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    @property
+    def launcher(self) -> Launcher: ...
+
+    @property
+    def lease(self) -> float: ...
+
+    def urls(self) -> list[str]: ...
+
+    def client(self, url: str) -> Client: ...
+
+    def submit(self, spec: JobSpec) -> Job: ...
+
+    def notify(self, hook: str, **facts: Any) -> None: ...

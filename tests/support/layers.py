@@ -1,0 +1,138 @@
+"""The layers of the core, lowest first, and the imports that point up; run it to see them.
+
+``python3 tests/support/layers.py`` needs no package but the standard library, and none of Fiber's
+is imported: files are parsed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import layout
+
+#: a module belongs to the longest name that it begins with; it may import what stands in its own
+#: line or above it, wherever the import stands: in functions and for type checkers, too
+LAYERS = """
+fiber._version
+fiber._base                 classes of values, entry points, background threads
+fiber.model.resource
+fiber.model.resource
+fiber.model.job
+fiber.model.job
+fiber.model.network
+fiber.exceptions
+fiber.abc                   what plugins subclass
+fiber.model.plugin
+fiber.model                 values that cross borders
+fiber.hookspecs             what plugins answer
+fiber.images
+fiber.backend_parts         what backends are built from
+fiber._wire                 frames, handshakes, connections
+fiber._tunnel               connections carried over byte streams into jobs
+fiber._tasks.pending        the pending table: pure
+fiber._tasks                the way of a task to a worker and back
+fiber._config               settings
+fiber._plugins              plugins and the choice of a backend
+fiber._agent.resources      devices
+fiber._agent                what all processes of jobs need
+fiber._agent.supervisor     processes of this host
+fiber._agent.job            jobs of other hosts
+fiber._launch               jobs as the process that starts them sees them
+fiber._runtime              what one process of a run owns
+fiber._objects              shared objects: queues, shared memory, values
+fiber._objects.sync         locks, semaphores, events, conditions, barriers
+fiber._objects.managed      objects of managers
+fiber.hints
+fiber.process
+fiber._workers              groups of worker processes
+fiber.results
+fiber.pool
+fiber.executor
+fiber.joblib
+fiber.connection
+fiber.queues
+fiber.synchronize
+fiber.sharedctypes
+fiber.sharing
+fiber.managers
+fiber.context
+fiber.dummy
+fiber.reduction
+fiber.util
+fiber._ring                 members, ranks, frameworks
+fiber._ring.command_rings   rings of commands
+fiber._ring.mpi             mpirun on jobs
+fiber.experimental
+fiber                       names that users import
+fiber.testing               kits for plugins
+fiber.cli                   the command
+"""
+
+
+class Edge(NamedTuple):
+    """An import that points up, or from or to a module that no layer has."""
+
+    importer: str
+    imported: str
+    file: str
+    line: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.importer} imports {self.imported}: {self.problem}"
+
+
+def names(text: str = LAYERS) -> list[str]:
+    """The names in the list, lowest first."""
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
+
+
+def layer_of(module: str, layers: Sequence[str]) -> str | None:
+    """The layer of a module: the longest name that it begins with."""
+    parts = module.split(".")
+    # everything begins with the package itself, which is a layer of one module
+    least = 2 if len(parts) > 1 else 1
+    for length in range(len(parts), least - 1, -1):
+        name = ".".join(parts[:length])
+        if name in layers:
+            return name
+    return None
+
+
+def upward(
+    imports: Iterable[layout.Import], modules: Iterable[str], layers: Sequence[str]
+) -> list[Edge]:
+    """The imports among ``modules`` that point up in the list."""
+    known = set(modules)
+    rank = {name: number for number, name in enumerate(layers)}
+    found = []
+    for one in imports:
+        imported = layout.module_of(one.imported, known)
+        if imported is None:
+            continue
+        mine, theirs = layer_of(one.importer, layers), layer_of(imported, layers)
+        if mine is None or theirs is None:
+            problem = f"{one.importer if mine is None else imported} is in no layer"
+        elif rank[theirs] > rank[mine]:
+            problem = f"{theirs} is above {mine}"
+        else:
+            continue
+        found.append(Edge(one.importer, imported, one.file, one.line, problem))
+    return found
+
+
+def of_the_core() -> list[Edge]:
+    """The imports of the core that point up."""
+    modules = dict(layout.modules(layout.CORE))
+    found = [
+        one for name, path in modules.items() for one in layout.imports(name, path, types=True)
+    ]
+    return upward(found, modules, names())
+
+
+if __name__ == "__main__":
+    edges = of_the_core()
+    print("\n".join(map(str, edges)) or "no import points up")
+    sys.exit(bool(edges))
