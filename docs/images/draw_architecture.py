@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 900, 500
+WIDTH, HEIGHT = 900, 610
 INK, QUIET = "#24292f", "#57606a"
 STYLE = f"""
   text {{ font-family: system-ui, sans-serif; font-size: 13px; fill: {INK}; text-anchor: middle }}
@@ -41,40 +41,36 @@ class Box(NamedTuple):
         return rectangle(self.left, self.top, self.width, self.height, self.fill) + "".join(texts)
 
 
+# the rows on the left are the layers of tests/support/layers.py: each imports only what is below it
 BOXES = (
-    Box("your code", ("Pool.map, apply, imap …",), 40, 60, 200, 60, "#fff8e1"),
-    Box("dispatch", ("batches by measured time",), 40, 175, 200, 60),
-    Box(
-        "pending table", ("who holds what, what to run", "again, what to give up"), 40, 290, 200, 80
-    ),
-    Box("fleet", ("keeps n workers alive",), 40, 420, 200, 50),
-    Box("transport", ("unix sockets, or TLS", "between machines"), 330, 165, 150, 80),
-    Box("backend", ("a plugin: this", "machine, or others"), 330, 405, 150, 80, "#e8f4fd"),
-    Box("worker", ("asks for work,", "runs it, answers"), 690, 95, 170, 75, "#fff8e1"),
-    Box("worker", ("asks for work,", "runs it, answers"), 690, 215, 170, 75, "#fff8e1"),
-    Box(
-        "supervisor", ("forks and watches,", "runs none of your code"), 690, 405, 170, 80, "#e8f4fd"
-    ),
+    Box("your code", ("Process, Pool, Queue, Lock, Manager, Ring …",), 40, 55, 420, 50, "#fff8e1"),
+    Box("_ring", ("members, ranks,", "mpirun"), 40, 125, 130, 70),
+    Box("_workers", ("keeps N workers", "alive"), 185, 125, 130, 70),
+    Box("_objects", ("queues, locks,", "shared memory"), 330, 125, 130, 70),
+    Box("_runtime", ("what one process owns, made on first use, closed in order",), 40, 215, 420, 45),
+    Box("_launch", ("starts jobs, merges reports of their ends",), 40, 280, 420, 45),
+    Box("_plugins, _config", ("backends by name, settings",), 40, 345, 203, 45),
+    Box("_agent", ("forks, watches, ends",), 257, 345, 203, 45),
+    Box("_tasks", ("the pending table: which worker runs what",), 40, 410, 420, 45),
+    Box("_wire", ("frames, proofs, connections; _tunnel through streams",), 40, 475, 420, 45),
+    Box("model, abc, hookspecs, exceptions, _base", ("values and contracts",), 40, 540, 420, 45),
+    Box("backend", ("a plugin: this", "machine, or others"), 520, 262, 130, 80, "#e8f4fd"),
+    Box("worker", ("_tasks: asks for work,", "runs it, answers"), 700, 410, 160, 75, "#fff8e1"),
+    Box("worker", ("_objects: gets, puts,", "acquires, releases"), 700, 510, 160, 75, "#fff8e1"),
+    Box("supervisor", ("_agent: runs none", "of your code"), 700, 262, 160, 80, "#e8f4fd"),
 )
 
 #: points of a line, its text and where that stands
 ARROWS = (
-    (((120, 120), (120, 175)), "tasks", (92, 152)),
-    (((160, 175), (160, 120)), "results", (193, 152)),
-    (((120, 235), (120, 290)), "events", (90, 267)),
-    (((160, 290), (160, 235)), "instructions", (207, 267)),
-    (((140, 420), (140, 370)), "worker lost", (185, 400)),
-    (((240, 192), (330, 192)), "", (0, 0)),
-    (((330, 218), (240, 218)), "", (0, 0)),
-    (((480, 180), (690, 120)), "tasks it asked for", (575, 128)),
-    (((690, 148), (480, 200)), "", (0, 0)),
-    (((480, 212), (690, 240)), "", (0, 0)),
-    (((690, 268), (480, 232)), "requests, results", (575, 278)),
-    (((240, 435), (330, 435)), "start, kill", (285, 426)),
-    (((330, 460), (240, 460)), "ended, why", (286, 478)),
-    (((480, 430), (690, 430)), "jobs to start, to end", (585, 421)),
-    (((690, 460), (480, 460)), "exit code, signal, last lines", (585, 479)),
-    (((775, 405), (775, 290)), "fork", (797, 352)),
+    (((460, 292), (520, 292)), "start", (490, 284)),
+    (((520, 318), (460, 318)), "status", (490, 336)),
+    (((650, 292), (700, 292)), "", (0, 0)),
+    (((700, 318), (650, 318)), "", (0, 0)),
+    (((780, 342), (780, 410)), "fork, watch", (818, 380)),
+    (((460, 487), (700, 437)), "tasks that were asked for", (575, 440)),
+    (((700, 460), (460, 505)), "results", (575, 500)),
+    (((460, 510), (700, 540)), "", (0, 0)),
+    (((700, 562), (460, 516)), "requests, items, answers", (575, 566)),
 )
 
 
@@ -100,8 +96,8 @@ def arrow(points: tuple[tuple[int, int], ...], words: str, at: tuple[int, int]) 
 def draw() -> str:
     """The picture as SVG."""
     title = (
-        "The way of a task: from your code over dispatch, pending table and transport to a worker "
-        "and back; supervisors tell why a worker ended"
+        "The layers of the core, from your code down to values and contracts, and the jobs that a "
+        "backend starts: a supervisor forks and watches workers, which talk to your program"
     )
     tip = (
         '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
@@ -112,10 +108,10 @@ def draw() -> str:
         f"<title>{title}</title>\n<style>{STYLE}</style>\n<defs>{tip}</defs>\n",
         # white below all of it, for pages in dark mode
         rectangle(1, 1, WIDTH - 2, HEIGHT - 2, "#ffffff", "#ffffff"),
-        rectangle(15, 15, 485, 478, "#f6f8fa", "#d0d7de"),
-        rectangle(670, 15, 215, 478, "#f6f8fa", "#d0d7de"),
+        rectangle(15, 15, 470, 585, "#f6f8fa", "#d0d7de"),
+        rectangle(675, 222, 210, 378, "#f6f8fa", "#d0d7de"),
         text("your program", 30, 40, "place"),
-        text("a job, here or elsewhere", 685, 40, "place"),
+        text("a job, on any host", 682, 246, "place"),
         *(box.draw() for box in BOXES),
         *(arrow(*one) for one in ARROWS),
         "</svg>\n",
